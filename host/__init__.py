@@ -1,0 +1,1 @@
+"""The driver: join specs, encodings, devices, tiling, command line."""

@@ -1,0 +1,13 @@
+"""The plugs for the socket, by architecture."""
+
+from amaranth.lib import wiring
+
+from .handshake import Handshake
+from .parameters import Parameters
+
+JOINERS = {"handshake": Handshake}
+
+
+def joiner(parameters: Parameters) -> wiring.Component:
+    """The joiner that `parameters` describe."""
+    return JOINERS[parameters.architecture](parameters)

@@ -1,0 +1,79 @@
+"""What a joiner is built from: one frozen object that gateware, simulator and host all read."""
+
+import hashlib
+from dataclasses import dataclass, fields
+
+from .dimension import Dimension, Test
+from .errors import ParameterError
+
+#: Two value bands, and a pair of one-sided dimensions that holds a count window or one more band.
+DEFAULT_DIMS = (Dimension(Test.BAND), Dimension(Test.BAND), Dimension(Test.AT_LEAST), Dimension(Test.AT_MOST))
+ARCHITECTURES = ("handshake",)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """A joiner's architecture and sizes.
+
+    `cores` segments of `segment` tuples per stream; `lanes` comparators per core and direction, so
+    that a tuple takes `segment / lanes` cycles; `buffer` results held per core.
+    """
+
+    architecture: str = "handshake"
+    cores: int = 8
+    segment: int = 16
+    lanes: int = 16
+    buffer: int = 16
+    dims: tuple[Dimension, ...] = DEFAULT_DIMS
+
+    def __post_init__(self):
+        if self.architecture not in ARCHITECTURES:
+            raise ParameterError(
+                f"architecture must be one of {', '.join(ARCHITECTURES)}, not {self.architecture!r}"
+            )
+        for name, lowest, highest in (("cores", 1, 1024), ("segment", 1, 1024), ("lanes", 1, 1024), ("buffer", 2, 1024)):
+            value = getattr(self, name)
+            if type(value) is not int or not lowest <= value <= highest:
+                raise ParameterError(f"{name} must be an integer from {lowest} to {highest}, not {value!r}")
+        if self.segment % self.lanes:
+            raise ParameterError(f"lanes must divide segment ({self.segment}), not {self.lanes!r}")
+        if not isinstance(self.dims, tuple) or not 1 <= len(self.dims) <= 16:
+            raise ParameterError(f"dims must be a tuple of 1 to 16 dimensions, not {self.dims!r}")
+        for dim in self.dims:
+            if not isinstance(dim, Dimension):
+                raise ParameterError(f"dims must hold Dimension objects, not {dim!r}")
+
+    @classmethod
+    def from_options(cls, architecture: str, options: dict[str, str]) -> "Parameters":
+        """Parameters from the text of a URL or a command line; `lanes` is `segment` unless given."""
+        known = {field.name for field in fields(cls)} - {"architecture"}
+        values = {}
+        for name, text in options.items():
+            if name not in known:
+                raise ParameterError(f"unknown parameter {name!r}; accepted: {', '.join(sorted(known))}")
+            if name == "dims":
+                values[name] = tuple(Dimension.parse(part) for part in text.split(","))
+                continue
+            try:
+                values[name] = int(text)
+            except ValueError:
+                raise ParameterError(f"{name} must be an integer, not {text!r}") from None
+        values.setdefault("lanes", values.get("segment", cls.segment))
+        return cls(architecture=architecture, **values)
+
+    def options(self) -> str:
+        """The text that `from_options` reads, as in a URL: `cores=8&segment=16&...`."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+        values["dims"] = ",".join(str(dim) for dim in self.dims)
+        return "&".join(f"{name}={value}" for name, value in values.items())
+
+    @property
+    def name(self) -> str:
+        """A short name that is unique to these parameters and fit for files and modules."""
+        digest = hashlib.sha256(f"{self.architecture}?{self.options()}".encode()).hexdigest()[:8]
+        return f"{self.architecture}_{self.cores}x{self.segment}l{self.lanes}_{digest}"
+
+    @property
+    def capacity(self) -> int:
+        """How many tuples of each stream the windows hold."""
+        return self.cores * self.segment

@@ -1,0 +1,118 @@
+"""The socket: what goes into a joiner, what comes out, and nothing about which joiner it is.
+
+::
+
+               +-----------+
+    tuples --->|  joiner   |---> results
+               |           |---> counters, activity
+               +-----------+
+
+Gateware and host both take their shapes and opcodes from here.
+"""
+
+from amaranth.lib import data, enum, stream, wiring
+from amaranth.lib.wiring import Out
+
+from .dimension import Dimension
+
+ID_WIDTH = 32
+QUERY_WIDTH = 4
+COUNTER_WIDTH = 32
+
+
+class Kind(enum.Enum, shape=3):
+    """What a word on `tuples` is."""
+
+    R = 0  #: an R tuple: `id`, `dims.point`
+    S = 1  #: an S tuple: `id`, `dims.box`
+    FLUSH = 2  #: meet whatever has not met yet, then empty the windows
+    MARK = 3  #: comes out again, with its `id`, after every result of the tuples before it
+    HORIZON_R = 4  #: R ids before `id` (modulo 2**32) are dead: evicting them loses nothing
+    HORIZON_S = 5  #: the same for S ids
+
+
+class Tag(enum.Enum, shape=2):
+    """What a word on `results` is."""
+
+    PAIR = 0
+    RANGE = 1
+    MARK = 2
+    ERROR = 3
+
+
+class Fault(enum.Enum, shape=8):
+    """What an error record complains about; its `value` holds the offending value."""
+
+    UNKNOWN_KIND = 1
+
+
+def point_layout(dims: tuple[Dimension, ...]) -> data.StructLayout:
+    """An R tuple's dimensions: one code each, named `d0`, `d1`, ..."""
+    return data.StructLayout({f"d{k}": dim.width for k, dim in enumerate(dims)})
+
+
+def box_layout(dims: tuple[Dimension, ...]) -> data.StructLayout:
+    """An S tuple's dimensions: for each, the bounds its test uses."""
+    return data.StructLayout(
+        {
+            f"d{k}": data.StructLayout({bound: dim.width for bound in dim.bounds})
+            for k, dim in enumerate(dims)
+        }
+    )
+
+
+def tuple_layout(dims: tuple[Dimension, ...]) -> data.StructLayout:
+    """A word on `tuples`."""
+    return data.StructLayout(
+        {
+            "kind": Kind,
+            "id": ID_WIDTH,
+            "dims": data.UnionLayout({"point": point_layout(dims), "box": box_layout(dims)}),
+        }
+    )
+
+
+PAIR_LAYOUT = data.StructLayout({"r_id": ID_WIDTH, "s_id": ID_WIDTH})
+RANGE_LAYOUT = data.StructLayout({"id": ID_WIDTH, "start": ID_WIDTH, "end": ID_WIDTH, "not": 1})
+MARK_LAYOUT = data.StructLayout({"id": ID_WIDTH})
+ERROR_LAYOUT = data.StructLayout({"fault": Fault, "value": ID_WIDTH})
+
+#: A word on `results`. `query` numbers the query a pair or range answers.
+RESULT_LAYOUT = data.StructLayout(
+    {
+        "tag": Tag,
+        "query": QUERY_WIDTH,
+        "body": data.UnionLayout(
+            {"pair": PAIR_LAYOUT, "range": RANGE_LAYOUT, "mark": MARK_LAYOUT, "error": ERROR_LAYOUT}
+        ),
+    }
+)
+
+#: Counters since reset, each modulo 2**32.
+COUNTERS_LAYOUT = data.StructLayout(
+    {
+        "tuples": COUNTER_WIDTH,  # R and S tuples taken in
+        "pairs": COUNTER_WIDTH,  # pairs put out
+        "steps": COUNTER_WIDTH,  # cycles in which every comparator made one comparison
+        "stalls": COUNTER_WIDTH,  # cycles in which results held the joiner up
+        "live_evictions": COUNTER_WIDTH,  # tuples lost from a window before the horizon passed them
+    }
+)
+
+
+class Socket(wiring.Signature):
+    """The signature of every joiner with the dimensions `dims` and `cores` places that find pairs.
+
+    `activity[k]` is high in each cycle in which core `k` finds a pair; it is for watching and costs
+    nothing where it is left open. `query` bits of results are 0 where a joiner has one query.
+    """
+
+    def __init__(self, dims: tuple[Dimension, ...], cores: int):
+        super().__init__(
+            {
+                "tuples": wiring.In(stream.Signature(tuple_layout(dims))),
+                "results": Out(stream.Signature(RESULT_LAYOUT)),
+                "counters": Out(COUNTERS_LAYOUT),
+                "activity": Out(cores),
+            }
+        )

@@ -1,0 +1,1 @@
+"""Runs the gateware without a board: oracle, Verilated libraries, cocotb benches."""
