@@ -1,0 +1,104 @@
+"""Devices: anything with a joiner behind it, opened by URL."""
+
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import parse_qsl
+
+import numpy as np
+
+from hw.errors import ParameterError
+from hw.joiner import JOINERS
+from hw.parameters import Parameters
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What came back for the words of one `Device.exchange`."""
+
+    results: np.ndarray  #: uint32[n, words] as on the joiner's `results`
+    cycles: int  #: how long the device took
+    counters: dict[str, int]  #: where they stand since the device was opened
+    activity: np.ndarray | None  #: [bucket, core] how often each core found a pair, if watched
+
+
+class Device(Protocol):
+    """What the driver needs of a device. A context manager that closes it."""
+
+    url: str
+    parameters: Parameters
+
+    def exchange(self, words: np.ndarray, *, marks: int = 0, bucket: int | None = None) -> Exchange:
+        """Sends `words`, and returns all results until `marks` marks have come back."""
+
+    def close(self) -> None:
+        """Gives the device back."""
+
+    def __enter__(self) -> "Device": ...
+
+    def __exit__(self, *exception) -> None: ...
+
+
+class SimulatedDevice:
+    """A joiner in a cycle-accurate simulator, in this process.
+
+    `stalls` (seed, input, output) makes both streams wait at random, with chances in 256.
+    """
+
+    def __init__(self, url: str, parameters: Parameters, stalls: tuple[int, int, int]):
+        from sim.library import load  # building needs tools that a host with a board does without
+
+        self.url = url
+        self.parameters = parameters
+        seed, *chances = stalls
+        self._random = np.random.default_rng(seed) if any(chances) else None
+        self._chances = chances
+        self._model = load(parameters).open()
+
+    def exchange(self, words: np.ndarray, *, marks: int = 0, bucket: int | None = None) -> Exchange:
+        """See `Device.exchange`."""
+        seed = None if self._random is None else int(self._random.integers(1 << 63))
+        stall_in, stall_out = self._chances
+        run = self._model.run(
+            words, marks=marks, bucket=bucket, stall_seed=seed, stall_in=stall_in, stall_out=stall_out
+        )
+        return Exchange(run.results, run.cycles, run.counters, run.activity)
+
+    def close(self) -> None:
+        """See `Device.close`."""
+        self._model.close()
+
+    def __enter__(self) -> "SimulatedDevice":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+
+def open_device(url: str) -> Device:
+    """Opens a device, for example `sim:handshake?cores=8&segment=16`.
+
+    Every parameter of the joiner may be given; `stalls=SEED,IN,OUT` as well, which makes a
+    simulated device's streams wait at random, with chances of IN and OUT in 256.
+    """
+    scheme, colon, rest = url.partition(":")
+    if scheme != "sim" or not colon:
+        raise ParameterError(f"device URL must start with sim:, not {url!r}")
+    architecture, _, query = rest.partition("?")
+    if architecture not in JOINERS:
+        raise ParameterError(
+            f"device URL {url!r}: architecture must be one of {', '.join(JOINERS)}, not {architecture!r}"
+        )
+    try:
+        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+        stalls = _parse_stalls(options.pop("stalls", "0,0,0"))
+        parameters = Parameters.from_options(architecture, options)
+    except ValueError as error:
+        raise ParameterError(f"device URL {url!r}: {error}") from None
+    return SimulatedDevice(url, parameters, stalls)
+
+
+def _parse_stalls(text: str) -> tuple[int, int, int]:
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts) or max(map(int, parts[1:])) > 255:
+        raise ParameterError(f"stalls must be SEED,IN,OUT with chances from 0 to 255, not {text!r}")
+    return tuple(map(int, parts))
