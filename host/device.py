@@ -16,8 +16,9 @@ class Exchange:
     """What came back for the words of one `Device.exchange`."""
 
     results: np.ndarray  #: uint32[n, words] as on the joiner's `results`
+    marks: int  #: how many of them are marks
     cycles: int  #: how long the device took
-    counters: dict[str, int]  #: where they stand since the device was opened
+    counters: dict[str, int]  #: how far they have gone since the exchange before
     activity: np.ndarray | None  #: [bucket, core] how often each core found a pair, if watched
 
 
@@ -53,6 +54,7 @@ class SimulatedDevice:
         self._random = np.random.default_rng(seed) if any(chances) else None
         self._chances = chances
         self._model = load(parameters).open()
+        self._counted: dict[str, int] = {}
 
     def exchange(self, words: np.ndarray, *, marks: int = 0, bucket: int | None = None) -> Exchange:
         """See `Device.exchange`."""
@@ -61,7 +63,9 @@ class SimulatedDevice:
         run = self._model.run(
             words, marks=marks, bucket=bucket, stall_seed=seed, stall_in=stall_in, stall_out=stall_out
         )
-        return Exchange(run.results, run.cycles, run.counters, run.activity)
+        counters = {name: count - self._counted.get(name, 0) for name, count in run.counters.items()}
+        self._counted = run.counters
+        return Exchange(run.results, marks, run.cycles, counters, run.activity)
 
     def close(self) -> None:
         """See `Device.close`."""

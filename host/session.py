@@ -62,7 +62,6 @@ class Session:
         self._device = device
         self._spec = spec
         self._fit = Fit(spec.dimensions, device.parameters.dims)
-        self._counters: dict[str, int] = {}
         self._kept: Arrivals | None = None  # rows that later ones may still join
         self._newest: int | None = None
         self._counts = (0, 0)
@@ -85,9 +84,9 @@ class Session:
         activity = []
         for exchange, unchecked in self._runs(encoded, reach, watch):
             stats += self._account(exchange)
-            if exchange.activity is not None:
+            if watch:
                 activity.append(exchange.activity)
-            point, box = _pairs_of(exchange, self._device.url)
+            point, box = self._pairs_of(exchange)
             kept = self._spec.refine(arrivals, encoded, point, box, unchecked)
             pairs.append((encoded.points.row[point[kept]], encoded.boxes.row[box[kept]]))
         r, s = (np.concatenate([part[k] for part in pairs] or [np.empty(0, np.int64)]) for k in range(2))
@@ -224,8 +223,7 @@ class Session:
 
     def _account(self, exchange: Exchange) -> Stats:
         """What an exchange took; a device that lost a live tuple is not to be trusted."""
-        took = {name: count - self._counters.get(name, 0) for name, count in exchange.counters.items()}
-        self._counters = exchange.counters
+        took = exchange.counters
         if took["live_evictions"]:
             raise DeviceError(
                 f"{self._device.url}: {took['live_evictions']} tuples left their window while others could "
@@ -236,18 +234,18 @@ class Session:
             cycles=exchange.cycles,
             comparisons=took["steps"] * parameters.cores * parameters.lanes,
             stalls=took["stalls"],
+            tiles=exchange.marks,
         )
 
-
-def _pairs_of(exchange: Exchange, url: str) -> tuple[np.ndarray, np.ndarray]:
-    """The pairs of an exchange, as numbers of points and boxes."""
-    results = unpack_results(exchange.results)
-    wrong = np.flatnonzero(results.tag == Tag.ERROR.value)
-    if len(wrong):
-        fault, value = int(results.fault[wrong[0]]), int(results.value[wrong[0]])
-        raise DeviceError(f"{url}: the device reports {Fault(fault).name} with value {value}")
-    pairs = results.tag == Tag.PAIR.value
-    return results.r_id[pairs].astype(np.int64), results.s_id[pairs].astype(np.int64)
+    def _pairs_of(self, exchange: Exchange) -> tuple[np.ndarray, np.ndarray]:
+        """The pairs of an exchange, as numbers of points and boxes."""
+        results = unpack_results(exchange.results)
+        wrong = np.flatnonzero(results.tag == Tag.ERROR.value)
+        if len(wrong):
+            fault, value = int(results.fault[wrong[0]]), int(results.value[wrong[0]])
+            raise DeviceError(f"{self._device.url}: the device reports {Fault(fault).name}, value {value}")
+        pairs = results.tag == Tag.PAIR.value
+        return results.r_id[pairs].astype(np.int64), results.s_id[pairs].astype(np.int64)
 
 
 def _append(kept: Arrivals, new: Arrivals) -> Arrivals:
@@ -272,8 +270,11 @@ def _still_live(arrivals: Arrivals, window: Window) -> Arrivals:
     newest = max((int(side.time[-1]) for side in (arrivals.r, arrivals.s) if len(side.time)), default=0)
     sides = []
     for side, size in ((arrivals.r, window.r), (arrivals.s, window.s)):
-        first = len(side.time) - size if window.kind == "rows" else np.searchsorted(side.time, newest - size)
-        live = slice(max(0, int(first)), None)
+        if window.kind == "rows":
+            first = max(0, len(side.time) - size)
+        else:
+            first = int(np.searchsorted(side.time, max(newest - size, np.iinfo(np.int64).min)))
+        live = slice(first, None)
         arrays = (getattr(side, name)[live] for name in ("time", "index", "before", "own"))
         sides.append(Side(side.rows.slice(live.start), *arrays))
     return Arrivals(*sides)

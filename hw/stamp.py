@@ -57,8 +57,11 @@ class Stamp(wiring.Component):
         if self._component is None:
             return Instance(self._name, *_connections(self))
         m = Module()
-        m.submodules.component = self._component
-        wiring.connect(m, wiring.flipped(self), self._component)
+        m.submodules.component = component = self._component
+        inside = dict((path, value) for path, _, value in self.signature.flatten(component))
+        for path, member, value in self.signature.flatten(self):
+            sink, driver = (inside[path], value) if member.flow is wiring.In else (value, inside[path])
+            m.d.comb += sink.eq(driver)
         return m
 
 

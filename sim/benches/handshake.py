@@ -1,0 +1,95 @@
+"""The figures in the docstring of the handshake chain, each measured."""
+
+import cocotb
+import numpy as np
+
+from hw.dimension import Test
+from hw.handshake import Handshake
+from hw.socket import Tag
+from hw.words import pack_boxes, pack_points
+
+from .testbench import Testbench
+
+
+def _points(bench: Testbench, count: int) -> np.ndarray:
+    """R tuples that all stand at 1, numbered from 0."""
+    dims = bench.parameters.dims
+    return pack_points(dims, np.arange(count), [np.ones(count, np.uint64)] * len(dims))
+
+
+def _boxes(bench: Testbench, count: int, *, match: bool) -> np.ndarray:
+    """S tuples that all match, or all do not match, the points at 1."""
+    dims = bench.parameters.dims
+    low, high = [], []
+    for dim in dims:
+        around = match != dim.negated
+        low.append(np.full(count, 1 if around else 2, np.uint64))
+        high.append(np.full(count, 1 if around else 0 if dim.test is Test.AT_MOST else 2, np.uint64))
+    return pack_boxes(dims, np.arange(count), low, high)
+
+
+def _depth(bench: Testbench) -> int:
+    return bench.parameters.segment // bench.parameters.lanes
+
+
+@cocotb.test()
+async def throughput_is_a_tuple_every_depth_cycles(dut):
+    """Without matches, not a cycle more, from empty windows to full ones."""
+    bench = await Testbench.start(dut)
+    count = 4 * bench.parameters.capacity + 3
+    is_s = bench.random.random(count) < 0.5
+    words = np.where(is_s[:, None], _boxes(bench, count, match=False), _points(bench, count))
+    traffic = await bench.exchange(words, until=None)
+    assert not traffic.words
+    assert set(np.diff(traffic.taken).tolist()) == {_depth(bench)}
+    cocotb.log.info("cycles per tuple: %d", _depth(bench))
+
+
+@cocotb.test()
+async def one_match_per_tuple_costs_nothing(dut):
+    """A single pair at a time leaves the chain without slowing it down."""
+    bench = await Testbench.start(dut)
+    p = bench.parameters
+    boxes = np.concatenate([_boxes(bench, 1, match=True), _boxes(bench, p.capacity - 1, match=False)])
+    points = _points(bench, 3 * p.capacity)
+    traffic = await bench.exchange(np.concatenate([boxes, points, bench.flush()]))
+    assert len(traffic.pairs) == len(points)
+    assert set(np.diff(traffic.taken[: len(boxes) + len(points)]).tolist()) == {_depth(bench)}
+
+
+@cocotb.test()
+async def latency_to_the_first_row(dut):
+    """A pair that meets at once is out after `Handshake.latency` cycles."""
+    bench = await Testbench.start(dut)
+    p = bench.parameters
+    # The first row shown is the second oldest of each bank; the match walks there, into R's first core.
+    behind = (p.cores - 1) * p.segment + max(0, _depth(bench) - 2)
+    words = [_boxes(bench, 1, match=True), _boxes(bench, behind, match=False), _points(bench, 1)]
+    traffic = await bench.exchange(np.concatenate([*words, bench.flush()]))
+    assert traffic.pairs == [(0, 0)]
+    latency = traffic.given[0] - traffic.taken[behind + 1]
+    assert latency == Handshake.latency(p)
+    cocotb.log.info("latency: %d cycles", latency)
+
+
+@cocotb.test()
+async def flush_takes_as_long_as_it_says(dut):
+    """The word after a flush is taken `Handshake.flush_cycles` later."""
+    bench = await Testbench.start(dut)
+    words = np.concatenate([_points(bench, 3), bench.flush()])
+    traffic = await bench.exchange(words)
+    took = traffic.taken[4] - traffic.taken[3]
+    assert took == Handshake.flush_cycles(bench.parameters)
+    cocotb.log.info("flush: %d cycles", took)
+
+
+@cocotb.test()
+async def mark_needs_no_more_tuples_than_it_says(dut):
+    """A mark comes out once `Handshake.mark_distance` tuples have followed it."""
+    bench = await Testbench.start(dut)
+    distance = Handshake.mark_distance(bench.parameters)
+    streams = bench.streams(2 * bench.parameters.capacity, span=6)
+    later = bench.streams(distance, span=6)
+    traffic = await bench.exchange(np.concatenate([streams.words, bench.mark(5), later.words]), until=5)
+    assert traffic.results.tag[-1] == Tag.MARK.value
+    assert set(traffic.pairs) >= set(streams.pairs(bench.parameters.capacity))

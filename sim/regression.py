@@ -1,0 +1,143 @@
+"""The cocotb regression: every bench on every listed configuration, and a table of how it went.
+
+`make sim` runs it; with parameters it runs the one configuration they describe.
+"""
+
+import argparse
+import os
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from tabulate import tabulate
+from tqdm import tqdm
+
+from hw import tools
+from hw.dimension import Dimension
+from hw.errors import TouchlineError
+from hw.parameters import Parameters
+from hw.verilog import emit
+
+from .library import cache_directory, locked, simulable
+
+#: The configurations of `make sim`: serial and parallel, edges, odd sizes, every test and width.
+CONFIGURATIONS = (
+    Parameters(cores=4, segment=4, lanes=4),
+    Parameters(cores=1, segment=1, lanes=1),
+    Parameters(cores=2, segment=8, lanes=1),
+    Parameters(cores=5, segment=6, lanes=2),
+    Parameters(cores=17, segment=2, lanes=2, buffer=2),
+    Parameters(cores=3, segment=8, lanes=8, dims=(Dimension.parse("equal32"),)),
+    Parameters(cores=3, segment=4, lanes=1, dims=tuple(map(Dimension.parse, ("not_equal8", "band64")))),
+    Parameters(cores=3, segment=3, lanes=3, dims=tuple(map(Dimension.parse, ("not_band16", "at_least33")))),
+    Parameters(cores=2, segment=4, lanes=2, dims=tuple(map(Dimension.parse, ("not_at_least9", "not_at_most64")))),
+)
+BENCHES = {"handshake": ("sim.benches.socket", "sim.benches.handshake")}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the benches of one configuration went."""
+
+    parameters: Parameters
+    passed: int
+    failed: tuple[str, ...]
+    cycles: int
+    seconds: float
+
+
+def run(parameters: Parameters, seed: int, log: Path | None = None) -> Outcome:
+    """Builds a configuration for cocotb and runs its benches; `log` keeps what they print."""
+    from cocotb_tools.runner import get_runner
+
+    verilator = tools.verilator()
+    os.environ.update(verilator.environment)
+    text = simulable(emit(parameters))
+    digest = sha256(f"{verilator.version} {text}".encode()).hexdigest()[:16]
+    folder = cache_directory() / f"cocotb-{parameters.name}-{digest}"
+    folder.mkdir(parents=True, exist_ok=True)
+    runner = get_runner("verilator")
+    log = log or folder / "log.txt"
+    started = time.monotonic()
+    with locked(folder / "lock"):
+        source = folder / "top.v"
+        source.write_text(text)
+        runner.build(
+            sources=[source],
+            hdl_toplevel=parameters.name,
+            build_dir=folder,
+            build_args=["-Wno-lint", "-O1"],
+            log_file=folder / "build.txt",
+            timescale=("1ns", "1ps"),
+        )
+        results = runner.test(
+            test_module=list(BENCHES[parameters.architecture]),
+            hdl_toplevel=parameters.name,
+            build_dir=folder,
+            test_dir=folder,
+            seed=seed,
+            extra_env={"TOUCHLINE_BENCH": f"{parameters.architecture}?{parameters.options()}"},
+            log_file=log,
+        )
+    cases = list(ElementTree.parse(results).iter("testcase"))
+    failed = tuple(
+        case.get("name") for case in cases if case.find("failure") is not None or case.find("error") is not None
+    )
+    nanoseconds = sum(float(case.get("sim_time_ns") or 0) for case in cases)
+    return Outcome(
+        parameters, len(cases) - len(failed), failed, int(nanoseconds / 10), time.monotonic() - started
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line of `make sim`."""
+    parser = argparse.ArgumentParser(prog="python -m sim.regression", description=__doc__.splitlines()[0])
+    parser.add_argument("--architecture", default="handshake")
+    for name in ("cores", "segment", "lanes", "buffer", "dims"):
+        parser.add_argument(f"--{name}")
+    parser.add_argument("--seed", type=int, default=1)
+    options = vars(parser.parse_args(arguments))
+    architecture, seed = options.pop("architecture"), options.pop("seed")
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        if given or architecture != "handshake":
+            configurations = (Parameters.from_options(architecture, given),)
+        else:
+            configurations = CONFIGURATIONS
+        outcomes = [
+            run(parameters, seed)
+            for parameters in tqdm(configurations, desc="configurations", file=sys.stderr, leave=False)
+        ]
+    except TouchlineError as error:
+        print(f"sim: {error}", file=sys.stderr)
+        return 2
+    rows = [
+        (
+            outcome.parameters.architecture,
+            outcome.parameters.cores,
+            outcome.parameters.segment,
+            outcome.parameters.lanes,
+            ",".join(map(str, outcome.parameters.dims)),
+            outcome.passed,
+            len(outcome.failed),
+            outcome.cycles,
+        )
+        for outcome in outcomes
+    ]
+    print(f"seed {seed}\n")
+    print(tabulate(rows, "architecture cores segment lanes dimensions passed failed cycles".split()))
+    failed = [outcome for outcome in outcomes if outcome.failed]
+    for outcome in failed:
+        p = outcome.parameters
+        print(f"\n{p.name}: failed {', '.join(outcome.failed)}")
+        print(f"  again: make sim ARCH={p.architecture} CORES={p.cores} SEGMENT={p.segment} LANES={p.lanes}"
+              f" DIMS={','.join(map(str, p.dims))} SEED={seed}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
