@@ -22,6 +22,7 @@ from hw.errors import TouchlineError
 from hw.parameters import Parameters
 from hw.verilog import emit
 
+from .benches.testbench import CLOCK_NANOSECONDS
 from .library import cache_directory, locked, simulable
 
 #: The configurations of `make sim`: serial and parallel, edges, odd sizes, every test and width.
@@ -87,9 +88,14 @@ def run(parameters: Parameters, seed: int, log: Path | None = None) -> Outcome:
     failed = tuple(
         case.get("name") for case in cases if case.find("failure") is not None or case.find("error") is not None
     )
-    nanoseconds = sum(float(case.get("sim_time_ns") or 0) for case in cases)
+    nanoseconds = sum(
+        float(entry.get("value"))
+        for case in cases
+        for entry in case.iter("property")
+        if entry.get("name") == "sim_time_duration"
+    )
     return Outcome(
-        parameters, len(cases) - len(failed), failed, int(nanoseconds / 10), time.monotonic() - started
+        parameters, len(cases) - len(failed), failed, round(nanoseconds / CLOCK_NANOSECONDS), time.monotonic() - started
     )
 
 

@@ -22,6 +22,8 @@ from hw.socket import COUNTERS_LAYOUT, RESULT_LAYOUT, Kind, Tag
 from hw.words import WORD, Results, pack_boxes, pack_control, pack_points, unpack, unpack_results, word_count
 from sim.oracle import Windows, matcher, three_steps
 
+CLOCK_NANOSECONDS = 10
+
 
 @dataclass(frozen=True)
 class Stalls:
@@ -99,7 +101,7 @@ class Testbench:
         dut.tuples__valid.value = 0
         dut.tuples__payload.value = 0
         dut.results__ready.value = 0
-        cocotb.start_soon(Clock(dut.clk, 10, unit="ns").start())
+        cocotb.start_soon(Clock(dut.clk, CLOCK_NANOSECONDS, unit="ns").start())
         await bench.reset()
         return bench
 
@@ -110,9 +112,15 @@ class Testbench:
         self.dut.rst.value = 0
         await RisingEdge(self.dut.clk)
 
-    def streams(self, count: int, *, span: int = 12, width: int = 2, chance_s: float = 0.5) -> Streams:
-        """Random tuples whose codes lie below `span`, and boxes up to `width` wide."""
+    def streams(
+        self, count: int, *, span: int | None = None, width: int = 2, chance_s: float = 0.5
+    ) -> Streams:
+        """Random tuples whose codes lie below `span`, and boxes up to `width` wide.
+
+        The usual span makes about one pair in ten match, however many dimensions there are.
+        """
         dims = self.parameters.dims
+        span = span or max(3, 12 // len(dims))
         is_s = self.random.random(count) < chance_s
         r_count, s_count = int((~is_s).sum()), int(is_s.sum())
 

@@ -1,0 +1,44 @@
+# Every target sets up first: `setup.sh` runs when the stamp is older than what it installs from.
+
+PYTHON := .venv/bin/python
+STAMP := .venv/.ready
+
+.PHONY: help setup test demo sim area bench lint lock clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 8
+
+setup: $(STAMP) ## make .venv, and install pinned wheels and missing Debian packages
+
+$(STAMP): setup.sh requirements.lock pyproject.toml
+	./setup.sh
+	touch $@
+
+test: $(STAMP) ## run the tests
+	$(PYTHON) -m pytest
+
+demo: $(STAMP) ## join the papers' benchmark streams with Spark on simulated gateware
+	$(PYTHON) -m spark_offload.demo
+
+sim: $(STAMP) ## cocotb regression, or one configuration: make sim ARCH=handshake CORES=16 SEGMENT= LANES= DIMS= SEED=
+	$(PYTHON) -m sim.regression $(if $(ARCH),--architecture $(ARCH)) $(if $(CORES),--cores $(CORES)) \
+	  $(if $(SEGMENT),--segment $(SEGMENT)) $(if $(LANES),--lanes $(LANES)) $(if $(DIMS),--dims $(DIMS)) \
+	  $(if $(SEED),--seed $(SEED))
+
+area: $(STAMP) ## LUTs per core on xc6v, by number of cores
+	$(PYTHON) -m hw.area
+
+bench: $(STAMP) ## cycles per tuple of the larger configurations
+	$(PYTHON) -m sim.bench
+
+lint: $(STAMP) ## check style and format
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+
+lock: ## write requirements.lock anew, with the newest versions that pyproject.toml allows
+	./setup.sh lock
+
+clean: ## remove .venv and all that was generated
+	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

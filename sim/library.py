@@ -1,0 +1,315 @@
+"""Joiners as shared libraries: gateware compiled by Verilator and driven in this process.
+
+`load(parameters)` builds, or finds in the cache, the library of one configuration; `Library.open()`
+makes a simulated device of it; `Model.run()` feeds the device words and returns what came out.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hw import tools, verilog
+from hw.dimension import Dimension
+from hw.errors import DeviceError, ParameterError, ToolError
+from hw.parameters import Parameters
+from hw.socket import COUNTERS_LAYOUT, RESULT_LAYOUT, Tag, tuple_layout
+from hw.words import pack, unpack
+
+HARNESS = (Path(__file__).with_name("harness.sv"), Path(__file__).with_name("harness.cpp"))
+#: How long a build may take, and how long to wait for another process that builds the same library.
+BUILD_SECONDS = 900
+
+_VERILATOR_FLAGS = (
+    *("--cc", "--exe", "--build", "--Mdir", "build", "-o", "top.so", "--top-module", "harness"),
+    *("--prefix", "Vtop", "-O3", "--x-assign", "fast", "--x-initial", "fast"),
+    # Cores share one copy of their code: it builds five times faster and runs no slower.
+    "-fno-inline",
+    # Amaranth's Verilog leaves out cases that keep a value, and lets Verilog widen operands.
+    "-Wno-lint",
+    # Several libraries live in one process: each must keep its symbols to itself.
+    *("-CFLAGS", "-fPIC -fvisibility=hidden -fno-gnu-unique", "-LDFLAGS", "-shared"),
+    *("-MAKEFLAGS", "OPT_FAST=-O2", "-MAKEFLAGS", "OPT_SLOW=-O0", "-MAKEFLAGS", "OPT_GLOBAL=-O1"),
+)
+# Pauses let Python handle signals, and see the 32-bit counters often enough to notice each wrap.
+_PAUSE_CYCLES = 1 << 16
+_ROOM = 1 << 14
+
+
+class _Job(ctypes.Structure):
+    """`Job` of harness.cpp."""
+
+    _fields_ = [
+        ("words", ctypes.c_void_p),
+        ("word_count", ctypes.c_uint64),
+        ("word_next", ctypes.c_uint64),
+        ("results", ctypes.c_void_p),
+        ("result_room", ctypes.c_uint64),
+        ("result_count", ctypes.c_uint64),
+        ("marks", ctypes.c_uint64),
+        ("mark_mask", ctypes.c_void_p),
+        ("mark_value", ctypes.c_void_p),
+        ("cycle", ctypes.c_uint64),
+        ("cycle_limit", ctypes.c_uint64),
+        ("patience", ctypes.c_uint64),
+        ("taken", ctypes.c_void_p),
+        ("given", ctypes.c_void_p),
+        ("activity", ctypes.c_void_p),
+        ("cores", ctypes.c_uint32),
+        ("stall_in", ctypes.c_uint32),
+        ("stall_out", ctypes.c_uint32),
+        ("valid", ctypes.c_uint32),
+        ("ready", ctypes.c_uint32),
+    ]
+
+
+_DONE, _PAUSED, _HUNG = range(3)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one `Model.run` brought.
+
+    `cycles` is how long this run took and `counters` what they stand at since the model was opened.
+    `taken` and `given` are the cycles, from 0 at the start of the run, at which each word went in and
+    each result came out; `activity[b, k]` counts the cycles of bucket `b` in which core `k` found a pair.
+    """
+
+    results: np.ndarray
+    cycles: int
+    counters: dict[str, int]
+    taken: np.ndarray | None
+    given: np.ndarray | None
+    activity: np.ndarray | None
+
+
+class Library:
+    """The compiled gateware of one configuration."""
+
+    def __init__(self, path: Path, name: str, cores: int):
+        self.name = name
+        self.cores = cores
+        self._code = ctypes.CDLL(str(path))
+        self._code.touchline_open.restype = ctypes.c_void_p
+        for function in ("close", "seed", "counters", "run"):
+            getattr(self._code, f"touchline_{function}").argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        self._code.touchline_close.argtypes = [ctypes.c_void_p]
+        self._code.touchline_seed.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+        shape = (ctypes.c_uint32 * 3)()
+        self._code.touchline_shape(shape)
+        self.tuple_words, self.result_words, self._counter_words = shape
+
+    def open(self) -> "Model":
+        """A device of its own, fresh from reset."""
+        return Model(self)
+
+
+class Model:
+    """One simulated device. A context manager; after an error in `run` it is closed."""
+
+    def __init__(self, library: Library):
+        self.library = library
+        self._code = library._code
+        self._model = self._code.touchline_open()
+        self._raw = np.zeros((1, library._counter_words), np.uint32)
+        self._counters = dict.fromkeys(COUNTERS_LAYOUT.members, 0)
+        # A mark is recognised by its tag, and nothing but the layout says where that is.
+        self._mark_mask = pack(RESULT_LAYOUT, {"tag": (1 << RESULT_LAYOUT["tag"].width) - 1}, 1)
+        self._mark_value = pack(RESULT_LAYOUT, {"tag": Tag.MARK.value}, 1)
+
+    def __enter__(self) -> "Model":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+    def __del__(self):
+        self.close()
+
+    def close(self) -> None:
+        """Frees the device; closing twice is harmless."""
+        model, self._model = self._model, None
+        if model:
+            self._code.touchline_close(model)
+
+    def run(
+        self,
+        words: np.ndarray,
+        *,
+        marks: int = 0,
+        stall_seed: int | None = None,
+        stall_in: int = 0,
+        stall_out: int = 0,
+        patience: int = 1_000_000,
+        timestamps: bool = False,
+        bucket: int | None = None,
+    ) -> Run:
+        """Feeds all `words` (`uint32[n, tuple_words]`); ends when they are taken and `marks` marks are out.
+
+        Results that are still inside then come out in later runs; the clock stands still in between.
+        With `stall_seed`, words wait and results are refused in random cycles, with chances of
+        `stall_in` and `stall_out` in 256. `timestamps` asks for `Run.taken` and `Run.given`, `bucket`
+        for `Run.activity` in buckets of so many cycles. When neither stream moves for `patience`
+        cycles, the run ends in a DeviceError.
+        """
+        name = self.library.name
+        if not self._model:
+            raise DeviceError(f"sim {name}: the model is closed")
+        shape = (len(words), self.library.tuple_words)
+        if words.dtype != np.uint32 or words.shape != shape:
+            raise ParameterError(
+                f"sim {name}: words must be uint32 of shape (n, {shape[1]}), "
+                f"not {words.dtype} of {words.shape}"
+            )
+        for option, value in (("stall_in", stall_in), ("stall_out", stall_out)):
+            if not 0 <= value < 256:
+                raise ParameterError(f"sim {name}: {option} must be from 0 to 255, not {value!r}")
+            if value and stall_seed is None:
+                raise ParameterError(f"sim {name}: {option}={value!r} needs a stall_seed")
+        words = np.ascontiguousarray(words)
+        if stall_seed is not None:
+            self._code.touchline_seed(self._model, stall_seed)
+        taken = np.zeros(len(words), np.uint64) if timestamps else None
+        job = _Job(
+            words=words.ctypes.data,
+            word_count=len(words),
+            marks=marks,
+            mark_mask=self._mark_mask.ctypes.data,
+            mark_value=self._mark_value.ctypes.data,
+            patience=patience,
+            taken=taken.ctypes.data if timestamps else None,
+            cores=self.library.cores,
+            stall_in=stall_in,
+            stall_out=stall_out,
+        )
+        try:
+            results, given, activity = self._finish(job, timestamps, bucket)
+        except BaseException:
+            self.close()  # a word may be on offer, and only its owner could offer it again
+            raise
+        return Run(results, job.cycle, dict(self._counters), taken, given, activity)
+
+    def _finish(self, job: _Job, timestamps: bool, bucket: int | None):
+        """Calls the harness until the job is done; returns results, their cycles, and activity."""
+        marks = job.marks
+        results, given, activity = [], [], []
+        room = np.empty((_ROOM, self.library.result_words), np.uint32)
+        cycles = np.empty(_ROOM, np.uint64)
+        job.results, job.result_room = room.ctypes.data, _ROOM
+        job.given = cycles.ctypes.data if timestamps else None
+        status = _PAUSED
+        while status == _PAUSED:
+            step = bucket or _PAUSE_CYCLES
+            if job.cycle == job.cycle_limit:
+                job.cycle_limit += step
+                if bucket:
+                    activity.append(np.zeros(self.library.cores, np.uint32))
+                    job.activity = activity[-1].ctypes.data
+            status = self._code.touchline_run(self._model, ctypes.byref(job))
+            results.append(room[: job.result_count].copy())
+            given.append(cycles[: job.result_count].copy())
+            self._count()
+        if status == _HUNG:
+            stream = "tuples" if job.word_next < job.word_count else "results"
+            raise DeviceError(
+                f"sim {self.library.name}: hang: no transfer on {stream} for {job.patience} cycles "
+                f"({job.word_next} of {job.word_count} words taken, valid {_level(job.valid)}, "
+                f"ready {_level(job.ready)}; {marks - job.marks} of {marks} marks seen)"
+            )
+        return (
+            np.concatenate(results),
+            np.concatenate(given) if timestamps else None,
+            np.array(activity) if bucket else None,
+        )
+
+    def _count(self) -> None:
+        before = self._raw.copy()
+        self._code.touchline_counters(self._model, self._raw.ctypes.data)
+        for name in self._counters:
+            delta = unpack(COUNTERS_LAYOUT, self._raw, name) - unpack(COUNTERS_LAYOUT, before, name)
+            self._counters[name] += int(delta[0])
+
+
+def _level(bit: int) -> str:
+    return "high" if bit else "low"
+
+
+@functools.cache
+def load(parameters: Parameters) -> Library:
+    """The library of one configuration, built now unless an earlier build is in the cache."""
+    path = build(verilog.emit(parameters), parameters.name, parameters.dims, parameters.cores)
+    return Library(path, parameters.name, parameters.cores)
+
+
+def cache_directory() -> Path:
+    """Where built libraries are kept: $TOUCHLINE_CACHE, or `touchline` in the user's cache directory."""
+    if chosen := os.environ.get("TOUCHLINE_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "touchline"
+
+
+def build(verilog_text: str, name: str, dims: tuple[Dimension, ...], cores: int) -> Path:
+    """The library of a joiner, the module `name` in `verilog_text`; safe to call in many processes."""
+    verilator, compiler = tools.verilator(), tools.compiler()
+    ports = {"TUPLE": tuple_layout(dims), "RESULT": RESULT_LAYOUT, "COUNTERS": COUNTERS_LAYOUT}
+    flags = [
+        *_VERILATOR_FLAGS,
+        *(f"-G{port}={layout.size}" for port, layout in ports.items()),
+        f"-GCORES={cores}",
+        f"-DJOINER={name}",
+    ]
+    harness = [path.read_text() for path in HARNESS]
+    digest = hashlib.sha256()
+    for part in (verilog_text, *harness, verilator.version, compiler.version, *flags):
+        digest.update(f"{len(part)}:{part}".encode())
+    key = f"{name}-{digest.hexdigest()[:16]}"
+    cache = cache_directory()
+    library = cache / f"{key}.so"
+    if library.exists():
+        return library
+    cache.mkdir(parents=True, exist_ok=True)
+    with locked(cache / f"{key}.lock"):
+        if library.exists():
+            return library
+        for left_by_a_killed_builder in cache.glob(f"{key}.*.tmp"):
+            shutil.rmtree(left_by_a_killed_builder, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=f"{key}.", suffix=".tmp", dir=cache) as scratch:
+            source = Path(scratch) / "joiner.sv"
+            source.write_text(simulable(verilog_text))
+            arguments = [*flags, "-j", os.cpu_count() or 1, source, *HARNESS]
+            tools.run(verilator, arguments, cwd=Path(scratch), seconds=BUILD_SECONDS)
+            os.replace(Path(scratch) / "build" / "top.so", library)
+    return library
+
+
+def simulable(verilog_text: str) -> str:
+    """Verilog for a simulator: Yosys writes constants as `always @*`, which would never run."""
+    return verilog_text.replace("always @*", "always_comb")
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds a lock file. The kernel frees it when its holder dies, so a killed builder blocks nobody."""
+    with path.open("w") as file:
+        deadline = time.monotonic() + BUILD_SECONDS
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ToolError(
+                        f"another process has held {path} for {BUILD_SECONDS} seconds: stop it and try again"
+                    ) from None
+                time.sleep(0.1)
+        yield

@@ -1,0 +1,62 @@
+"""Parameters: what they accept, and the exact words in which they refuse."""
+
+import pytest
+
+from hw.dimension import Dimension
+from hw.errors import ParameterError
+from hw.parameters import Parameters
+
+
+def refusal(function, *arguments, **options) -> str:
+    with pytest.raises(ParameterError) as error:
+        function(*arguments, **options)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"architecture": "handshaek"}, "architecture must be one of handshake, not 'handshaek'"),
+        ({"cores": 0}, "cores must be an integer from 1 to 1024, not 0"),
+        ({"cores": 2.0}, "cores must be an integer from 1 to 1024, not 2.0"),
+        ({"segment": 1025}, "segment must be an integer from 1 to 1024, not 1025"),
+        ({"segment": True}, "segment must be an integer from 1 to 1024, not True"),
+        ({"lanes": 3}, "lanes must divide segment (16), not 3"),
+        ({"lanes": 32}, "lanes must divide segment (16), not 32"),
+        ({"buffer": 1}, "buffer must be an integer from 2 to 1024, not 1"),
+        ({"dims": ()}, "dims must be a tuple of 1 to 16 dimensions, not ()"),
+        ({"dims": ("band32",)}, "dims must hold Dimension objects, not 'band32'"),
+    ],
+)
+def test_refused(given, message):
+    assert refusal(Parameters, **given) == message
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"core": "8"}, "unknown parameter 'core'; accepted: buffer, cores, dims, lanes, segment"),
+        ({"cores": "eight"}, "cores must be an integer, not 'eight'"),
+        ({"cores": ""}, "cores must be an integer, not ''"),
+        ({"dims": "band32,"}, "Dimension must be [not_]equal|band|at_least|at_most and a width, such as band32, not ''"),
+    ],
+)
+def test_refused_options(options, message):
+    assert refusal(Parameters.from_options, "handshake", options) == message
+
+
+def test_options_round_trip():
+    parameters = Parameters(cores=3, segment=6, lanes=2, buffer=4, dims=(Dimension.parse("not_equal9"),))
+    options = dict(option.split("=") for option in parameters.options().split("&"))
+    assert Parameters.from_options("handshake", options) == parameters
+
+
+def test_lanes_default_to_the_whole_segment():
+    assert Parameters.from_options("handshake", {"segment": "4"}).lanes == 4
+    assert Parameters.from_options("handshake", {}).lanes == Parameters().segment
+
+
+def test_names_are_unique():
+    one, other = Parameters(), Parameters(dims=(Dimension.parse("band32"),))
+    assert one.name != other.name
+    assert one.name == Parameters().name
