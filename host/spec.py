@@ -1,0 +1,350 @@
+"""Join specs: what the user asks, validated, and compiled to points and boxes."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from hw.dimension import Test
+from hw.errors import DataError, SpecError
+
+from . import arrival, encoding, sqltypes
+from .arrival import Arrivals
+from .condition import parse_condition
+from .evaluate import Rows, holds
+from .expression import SIDES, Scope
+from .plan import SpecDimension, make_plan
+from .term import Filter, Residual
+from .window import LONGEST, Window, parse_window
+
+_LOWEST = -LONGEST - 1
+_TIMES = (*sqltypes.INTEGERS, *sqltypes.TIMES)
+
+
+@dataclass(frozen=True)
+class Points:
+    """R rows (positions in the arrivals) and their code in each dimension."""
+
+    row: np.ndarray
+    codes: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """S rows (positions in the arrivals), which disjunct the box is for, and its bounds in each dimension."""
+
+    row: np.ndarray
+    disjunct: np.ndarray
+    lo: tuple[np.ndarray, ...]
+    hi: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What a device joins: points and boxes, both in arrival order."""
+
+    points: Points
+    boxes: Boxes
+
+
+class JoinSpec:
+    """A sliding-window join of two streams, R and S.
+
+    `on` is a condition in Spark SQL over columns of `r` and `s`; `window` a length such as
+    "10 minutes" or "1000 rows", or a pair of them for R and S; `time` the event-time column, or a pair
+    of names; `tiebreak` names columns that order rows of equal time (each a name, or a pair of names);
+    `timezone` is Spark's session time zone.
+    """
+
+    def __init__(
+        self,
+        on: str,
+        window: str | int | tuple[str | int, str | int],
+        time: str | tuple[str, str],
+        r_schema: pa.Schema,
+        s_schema: pa.Schema,
+        *,
+        tiebreak: Collection[str | tuple[str, str]] = (),
+        timezone: str = "UTC",
+    ):
+        self._arguments = (on, window, time, r_schema, s_schema, tiebreak, timezone)
+        self.on, self.timezone = on, timezone
+        self.r_schema, self.s_schema = r_schema, s_schema
+        self.schemas = {"r": r_schema, "s": s_schema}
+        scope = Scope(r_schema, s_schema, timezone)
+        #: The names of the time column in R and in S.
+        self.time = _pair(time, "time", scope)
+        self.time_type = self._time_type(scope)
+        self.window: Window = parse_window(window, self.time_type)
+        self.tiebreak = self._tiebreak(tiebreak, scope)
+        self._terms = parse_condition(on, scope)
+        self._plan = make_plan(self._terms)
+        #: Value dimensions, then the window's.
+        self.dimensions: tuple[SpecDimension, ...] = (*self._plan.described(), *self._window_dimensions())
+
+    def __reduce__(self):
+        *positional, tiebreak, timezone = self._arguments
+        return _rebuild, (*positional, tiebreak, timezone)
+
+    # Validation
+
+    def _time_type(self, scope: Scope) -> pa.DataType:
+        types = []
+        for side, name in zip(SIDES, self.time):
+            type = sqltypes.canonical(self.schemas[side].field(name).type)
+            if type not in _TIMES:
+                raise SpecError(
+                    f"time column `{side}.{name}` must be a timestamp (in microseconds), date or integer, "
+                    f"not {self.schemas[side].field(name).type}"
+                )
+            types.append(type)
+        whole = all(sqltypes.is_integer(type) for type in types)
+        if not whole and types[0] != types[1]:
+            raise SpecError(
+                "time columns must have one type in R and S, "
+                f"not {sqltypes.name(types[0])} and {sqltypes.name(types[1])}"
+            )
+        return sqltypes.common(*types)
+
+    def _tiebreak(self, tiebreak, scope: Scope) -> tuple[tuple[str, str], ...]:
+        if isinstance(tiebreak, str):
+            tiebreak = (tiebreak,)
+        pairs = tuple(_pair(names, "tiebreak", scope) for names in tiebreak)
+        for pair in pairs:
+            types = [self.schemas[side].field(name).type for side, name in zip(SIDES, pair)]
+            kinds = [sqltypes.canonical(type) or type for type in types]
+            if kinds[0] != kinds[1] or not encoding.is_sortable(kinds[0]):
+                raise SpecError(
+                    f"tiebreak columns `r.{pair[0]}` and `s.{pair[1]}` must have one type that can be "
+                    f"ordered, not {types[0]} and {types[1]}"
+                )
+        if not pairs:
+            for side in SIDES:
+                for column in self.schemas[side]:
+                    if not encoding.is_sortable(column.type):
+                        raise SpecError(
+                            f"`{side}.{column.name}` is {column.type}, which cannot be ordered; "
+                            "name columns that order rows of equal time with tiebreak="
+                        )
+        return pairs
+
+    def _window_dimensions(self) -> tuple[SpecDimension, ...]:
+        w = self.window
+        if w.kind == "time":
+            text = f"-{w.r} <= r.{self.time[0]} - s.{self.time[1]} <= {w.s}"
+            return (SpecDimension(text, Test.BAND, role="time"),)
+        return (
+            SpecDimension(f"r is among the last {w.r} rows of R before s", Test.AT_LEAST, role="index"),
+            SpecDimension(f"s is among the last {w.s} rows of S before r", Test.AT_MOST, role="index"),
+        )
+
+    # Arrival order
+
+    def times(self, table: pa.Table, side: str) -> pa.Array:
+        """The event times of one side's rows as 64-bit integers, NULL where there is none."""
+        self._check(table, side)
+        column = Rows.of(side, table).column(side, self.time[SIDES.index(side)])
+        return (column.cast(pa.int32()) if column.type == sqltypes.DATE else column).cast(pa.int64())
+
+    def arrange(self, r: pa.Table, s: pa.Table) -> Arrivals:
+        """All rows of both streams in arrival order, without those whose time is NULL."""
+        tables, times, dropped = [], [], []
+        for side, table in zip(SIDES, (r, s)):
+            time = self.times(table, side)
+            if time.null_count:
+                table = table.filter(time.is_valid())
+            dropped.append(time.null_count)
+            tables.append(table)
+            times.append(time.drop_null().to_numpy())
+        ties = []
+        for pair in self.tiebreak:
+            columns = [_plain(table.column(name)) for table, name in zip(tables, pair)]
+            ties += encoding.sort_keys(pa.concat_arrays([columns[0], columns[1].cast(columns[0].type)]))
+        return arrival.arrange(tuple(tables), tuple(times), ties, _own_values, tuple(dropped))
+
+    def ordered(
+        self,
+        r: pa.Table,
+        s: pa.Table,
+        is_s: np.ndarray,
+        *,
+        r_base: int = 0,
+        s_base: int = 0,
+        own: np.ndarray | None = None,
+    ) -> Arrivals:
+        """Arrivals of rows that are in order already; see `Arrivals.ordered` for the arguments."""
+        times = []
+        for side, table in zip(SIDES, (r, s)):
+            time = self.times(table, side)
+            if time.null_count:
+                raise DataError(
+                    f"{time.null_count} rows of {side.upper()} have no time; leave them out of the order"
+                )
+            times.append(time.to_numpy())
+        return Arrivals.ordered(r, s, *times, is_s, r_base=r_base, s_base=s_base, own=own)
+
+    def _check(self, table: pa.Table, side: str) -> None:
+        """Refuse rows that are not of the schema this spec was made for, in the columns it reads."""
+        needed = {self.time[SIDES.index(side)]}
+        needed |= {pair[SIDES.index(side)] for pair in self.tiebreak}
+        for terms in self._terms:
+            for term in terms:
+                needed |= {name for where, name in term.term.columns if where == side}
+        for name in sorted(needed):
+            planned = self.schemas[side].field(name).type
+            found = table.schema.field(name).type if name in table.schema.names else None
+            kinds = [None if type is None else sqltypes.canonical(type) or type for type in (found, planned)]
+            if kinds[0] != kinds[1]:
+                what = "is missing" if found is None else f"is {found}"
+                raise DataError(f"`{side}.{name}` {what}, where the join was planned for {planned}")
+
+    # Points and boxes
+
+    def encode(self, arrivals: Arrivals) -> Encoded:
+        """Points and boxes for all rows that can be part of a result."""
+        self._check(arrivals.r.rows, "r")
+        self._check(arrivals.s.rows, "s")
+        window_points, window_boxes = self._window_codes(arrivals)
+        rows, codes = self._plan.points(Rows.of("r", arrivals.r.rows))
+        points = Points(rows, (*codes, *(code[rows] for code in window_points)))
+        if not self._plan.disjuncts:
+            return Encoded(
+                points, Boxes(rows, rows, *(tuple(code[:0] for code in side) for side in window_boxes))
+            )
+        parts = [self._plan.boxes(Rows.of("s", arrivals.s.rows), k) for k in range(self._plan.disjuncts)]
+        row = np.concatenate([part[0] for part in parts])
+        disjunct = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
+        order = np.lexsort([disjunct, row])
+        row, disjunct = row[order], disjunct[order]
+        lo, hi = (
+            (
+                *(np.concatenate(bounds)[order] for bounds in zip(*(part[which] for part in parts))),
+                *(code[row] for code in window_boxes[which - 1]),
+            )
+            for which in (1, 2)
+        )
+        return Encoded(points, Boxes(row, disjunct, lo, hi))
+
+    def _window_codes(self, arrivals: Arrivals):
+        """The codes of every row in the window's dimensions: points, and lows and highs of boxes."""
+        r, s, w = arrivals.r, arrivals.s, self.window
+        open_lo, open_hi = np.zeros(len(s.index), np.uint64), np.full(len(s.index), encoding.HIGHEST)
+        if w.kind == "time":
+            box = ([_shifted(s.time, -w.r)], [_shifted(s.time, w.s)])
+            return [encoding.signed(r.time)], box
+        points = [encoding.signed(r.index), _shifted(r.before, -w.s)]
+        return points, ([_shifted(s.before, -w.r), open_lo], [open_hi, encoding.signed(s.index)])
+
+    def refine(
+        self,
+        arrivals: Arrivals,
+        encoded: Encoded,
+        point: np.ndarray,
+        box: np.ndarray,
+        unchecked: Collection[int] = (),
+    ) -> np.ndarray:
+        """Which candidate pairs (positions in the encoded points and boxes) are results.
+
+        Checks the dimensions in `unchecked`, which the device left out or made coarser; the terms that
+        codes do not decide; that no earlier disjunct gives the same pair; and who owns it.
+        """
+        points, boxes = encoded.points, encoded.boxes
+        r_rows, s_rows, disjunct = points.row[point], boxes.row[box], boxes.disjunct[box]
+        keep = arrival.owned(arrivals, r_rows, s_rows)
+        for k in unchecked:
+            keep &= self.dimensions[k].contains(points.codes[k][point], boxes.lo[k][box], boxes.hi[k][box])
+
+        def meets(k: int, places: np.ndarray) -> np.ndarray:
+            """Where disjunct k's terms hold, among those of `places` whose codes already agree."""
+            for term in self._plan.refined[k]:
+                rows = Rows.pairs(arrivals.r.rows, arrivals.s.rows, r_rows[places], s_rows[places])
+                places = places[holds(term, rows)]
+            return places
+
+        for k in range(self._plan.disjuncts):
+            if self._plan.refined[k]:
+                places = np.flatnonzero(keep & (disjunct == k))
+                keep[places] = False
+                keep[meets(k, places)] = True
+        for k in range(self._plan.disjuncts - 1):
+            places, earlier = self._boxes_of(boxes, np.flatnonzero(keep & (disjunct > k)), s_rows, k)
+            for d in range(len(self.dimensions)):
+                inside = self.dimensions[d].contains(
+                    points.codes[d][point[places]], boxes.lo[d][earlier], boxes.hi[d][earlier]
+                )
+                places, earlier = places[inside], earlier[inside]
+            keep[meets(k, places)] = False
+        return keep
+
+    def _boxes_of(self, boxes: Boxes, places: np.ndarray, s_rows: np.ndarray, disjunct: int):
+        """Those of `places` whose S row has a box for `disjunct`, and the positions of those boxes."""
+        count = self._plan.disjuncts
+        keys, wanted = boxes.row * count + boxes.disjunct, s_rows[places] * count + disjunct
+        found = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+        there = keys[found] == wanted if len(keys) else np.zeros(len(places), bool)
+        return places[there], found[there]
+
+    def explain(self) -> str:
+        """What became of each term: its dimension, filter or refinement, and why."""
+        lines = [f"on {self.on}"]
+        for k, terms in enumerate(self._terms):
+            if len(self._terms) > 1:
+                lines.append(f"alternative {k + 1} of {len(self._terms)}")
+            lines += dict.fromkeys(f"  {self._explain_term(term, k)}" for term in terms)
+        if not self._terms:
+            lines.append("  never true: no box is sent")
+        lines.append("dimensions")
+        for k, dim in enumerate(self.dimensions):
+            test = f"{'not ' if dim.negated else ''}{dim.test.value.replace('_', ' ')}"
+            lines.append(f"  {k}: {test} ({dim.role}, {'exact' if dim.exact else 'refined'}): {dim.text}")
+        return "\n".join(lines)
+
+    def _explain_term(self, term, disjunct: int) -> str:
+        text = f"`{term.term.text}`:"
+        if isinstance(term, Filter):
+            flagged = term.side == "r" and disjunct in self._plan.flags and term.term not in self._plan.common
+            return (
+                f"{text} one-sided filter of {term.side.upper()}{', as a flag dimension' if flagged else ''}"
+            )
+        if isinstance(term, Residual):
+            return f"{text} no dimension, refined on the host because {term.reason}"
+        k = next(
+            k
+            for k, dim in enumerate(self._plan.dimensions)
+            if any(use is term for use in dim.uses.get(disjunct, ()))
+        )
+        how = "exact" if not term.reason else f"refined on the host because {term.reason}"
+        return f"{text} dimension {k}, {how}"
+
+
+def _rebuild(*arguments) -> JoinSpec:
+    *positional, tiebreak, timezone = arguments
+    return JoinSpec(*positional, tiebreak=tiebreak, timezone=timezone)
+
+
+def _pair(names, what: str, scope: Scope) -> tuple[str, str]:
+    """A column's name in R and in S, from one name for both or a pair."""
+    pair = (names, names) if isinstance(names, str) else names
+    if not (
+        isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(name, str) for name in pair)
+    ):
+        raise SpecError(f"{what} must be a column name, or a pair of names for R and S, not {names!r}")
+    return tuple(scope.find(side, name) for side, name in zip(SIDES, pair))
+
+
+def _shifted(values: np.ndarray, by: int) -> np.ndarray:
+    """Codes of `values + by`, held at the ends of the 64-bit range."""
+    held = np.minimum(values, LONGEST - by) if by >= 0 else np.maximum(values, _LOWEST - by)
+    return encoding.signed(held + by)
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    column = column.combine_chunks()
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _own_values(table: pa.Table) -> list[np.ndarray]:
+    """Sort keys of whole rows; columns that cannot be ordered are left to `tiebreak`."""
+    columns = [column.combine_chunks() for column in table.columns if encoding.is_sortable(column.type)]
+    return [key for column in columns for key in encoding.sort_keys(column)]

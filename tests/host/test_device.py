@@ -1,0 +1,59 @@
+"""Devices by URL: what is accepted, and the exact words in which the rest is refused."""
+
+import pytest
+
+from host.device import open_device
+from hw.errors import ParameterError
+
+from ..configurations import DEVICES
+
+
+@pytest.mark.parametrize(
+    "url, message",
+    [
+        ("", "device URL must start with sim:, not ''"),
+        ("handshake", "device URL must start with sim:, not 'handshake'"),
+        ("usb:handshake", "device URL must start with sim:, not 'usb:handshake'"),
+        (
+            "sim:",
+            "device URL 'sim:': architecture must be one of handshake, not ''",
+        ),
+        (
+            "sim:soccer?cores=8",
+            "device URL 'sim:soccer?cores=8': architecture must be one of handshake, not 'soccer'",
+        ),
+        (
+            "sim:handshake?cores=many",
+            "device URL 'sim:handshake?cores=many': cores must be an integer, not 'many'",
+        ),
+        (
+            "sim:handshake?core=8",
+            "device URL 'sim:handshake?core=8': unknown parameter 'core'; "
+            "accepted: buffer, cores, dims, lanes, segment",
+        ),
+        (
+            "sim:handshake?cores",
+            "device URL 'sim:handshake?cores': bad query field: 'cores'",
+        ),
+        (
+            "sim:handshake?stalls=1,2",
+            "device URL 'sim:handshake?stalls=1,2': "
+            "stalls must be SEED,IN,OUT with chances from 0 to 255, not '1,2'",
+        ),
+        (
+            "sim:handshake?stalls=1,2,256",
+            "device URL 'sim:handshake?stalls=1,2,256': "
+            "stalls must be SEED,IN,OUT with chances from 0 to 255, not '1,2,256'",
+        ),
+    ],
+)
+def test_refused(url, message):
+    with pytest.raises(ParameterError) as error:
+        open_device(url)
+    assert str(error.value) == message
+
+
+def test_opened():
+    with open_device(DEVICES["parallel"]) as device:
+        assert device.parameters.cores == 3
+        assert device.url == DEVICES["parallel"]

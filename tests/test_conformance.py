@@ -1,0 +1,222 @@
+"""Conformance: every path returns exactly what the three steps return.
+
+    rows -> [ path ] -> pairs
+     |                    =
+     +----> [ oracle ] -> pairs
+
+A path is an architecture behind an engine, a device or a Spark mode. Rows come from a seed; a
+failure prints the one command that repeats it.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from host.device import open_device
+from host.session import Session
+from host.spec import JoinSpec
+from sim.oracle import Windows, three_steps
+
+from .configurations import DEVICES, parameters
+
+SECOND = 1_000_000
+
+
+def _near(a, b, by) -> bool:
+    return a is not None and b is not None and abs(a - b) <= by
+
+
+def _both(a, b) -> bool:
+    return a is not None and b is not None
+
+
+#: The condition in SQL, and as Python over two rows, in which NULL joins nothing.
+CONDITIONS: dict[str, tuple[str, Callable[[dict, dict], bool]]] = {
+    "everything": ("true", lambda r, s: True),
+    "equal": ("r.x = s.a", lambda r, s: _near(r["x"], s["a"], 0)),
+    "band": ("r.x BETWEEN s.a - 2 AND s.a + 2", lambda r, s: _near(r["x"], s["a"], 2)),
+    "two_bands": (
+        "r.x BETWEEN s.a - 4 AND s.a + 4 AND r.y BETWEEN s.b - 3. AND s.b + 3.",
+        lambda r, s: _near(r["x"], s["a"], 4) and _near(r["y"], s["b"], 3),
+    ),
+    "moved": ("abs(r.x - s.a) <= 2", lambda r, s: _near(r["x"], s["a"], 2)),
+    "less": ("r.x < s.a", lambda r, s: _both(r["x"], s["a"]) and r["x"] < s["a"]),
+    "at_least_and_more": (
+        "r.x >= s.a AND r.y > s.b",
+        lambda r, s: _both(r["x"], s["a"]) and _both(r["y"], s["b"]) and r["x"] >= s["a"] and r["y"] > s["b"],
+    ),
+    "not_equal": ("r.x <> s.a", lambda r, s: _both(r["x"], s["a"]) and r["x"] != s["a"]),
+    "not_between": (
+        "r.x NOT BETWEEN s.a - 5 AND s.a + 5",
+        lambda r, s: _both(r["x"], s["a"]) and abs(r["x"] - s["a"]) > 5,
+    ),
+    "string": ("r.k = s.k", lambda r, s: _both(r["k"], s["k"]) and r["k"] == s["k"]),
+    "either": (
+        "r.x = s.a OR r.y BETWEEN s.b - 2. AND s.b + 2. OR r.k = s.k",
+        lambda r, s: _near(r["x"], s["a"], 0)
+        or _near(r["y"], s["b"], 2)
+        or (_both(r["k"], s["k"]) and r["k"] == s["k"]),
+    ),
+    "one_sided": (
+        "r.x BETWEEN s.a - 4 AND s.a + 4 AND r.y > 6 AND s.b < 12",
+        lambda r, s: _near(r["x"], s["a"], 4)
+        and _both(r["y"], s["b"])
+        and r["y"] > 6
+        and s["b"] < 12,
+    ),
+}
+WINDOWS = {
+    "time": ("4 seconds", Windows("time", 4 * SECOND, 4 * SECOND)),
+    "uneven_time": (("0 seconds", "9 seconds"), Windows("time", 0, 9 * SECOND)),
+    "rows": ("5 rows", Windows("rows", 5, 5)),
+    "uneven_rows": (("0 rows", "17 rows"), Windows("rows", 0, 17)),
+    "device": ("{capacity} rows", None),
+    "larger": (("{larger} rows", "{larger} rows"), None),
+}
+#: Rows in both streams together, at the edges of the device's segments and windows.
+SIZES = {
+    "nothing": lambda p: 0,
+    "one": lambda p: 1,
+    "segment": lambda p: 2 * p.segment + 1,
+    "window": lambda p: 2 * p.capacity,
+    "windows": lambda p: 5 * p.capacity + 3,
+}
+STALLS = {"none": (0, 0), "source": (150, 0), "sink": (0, 150), "both": (90, 120)}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Rows and a join, and the pairs of row ids that the oracle finds."""
+
+    r: pa.Table
+    s: pa.Table
+    spec: JoinSpec
+    expected: Counter
+
+
+def problem(rng: np.random.Generator, count: int, condition: str, window: str, p) -> Problem:
+    on, predicate = CONDITIONS[condition]
+    text, windows = WINDOWS[window]
+    if windows is None:
+        rows = p.capacity if window == "device" else 2 * p.capacity + 5
+        text, windows = f"{rows} rows", Windows("rows", rows, rows)
+    r_count = int(rng.integers(0, count + 1)) if count > 1 else count
+    r = _rows(rng, r_count, "x", "y", count)
+    s = _rows(rng, count - r_count, "a", "b", count)
+    spec = JoinSpec(on, text, "ts", r.schema, s.schema)
+
+    # The total order, straight from its definition: time, R before S, then the row's own values.
+    merged = [(row, side) for side, table in enumerate((r, s)) for row in table.to_pylist()]
+    merged.sort(key=lambda item: (item[0]["ts"], item[1], [(v is not None, v) for v in item[0].values()]))
+    rows = [[row for row, side in merged if side == wanted] for wanted in (0, 1)]
+    pairs = three_steps(
+        np.array([side for _, side in merged], bool),
+        np.array([row["ts"].timestamp() * SECOND for row, _ in merged], np.int64),
+        windows,
+        lambda i, j: predicate(rows[0][i], rows[1][j]),
+    )
+    return Problem(r, s, spec, Counter((rows[0][i]["id"], rows[1][j]["id"]) for i, j in pairs))
+
+
+def _rows(rng: np.random.Generator, count: int, whole: str, real: str, span: int) -> pa.Table:
+    """Rows with ties in time, NULLs in every key, and an id that comes last."""
+    times = np.sort(rng.integers(0, max(2, span // 2), count)) * SECOND
+
+    def some(values, type):
+        return pa.array(values, type, mask=rng.random(count) < 0.08)
+
+    return pa.table(
+        {
+            "ts": pa.array(times, pa.timestamp("us", tz="UTC")),
+            whole: some(rng.integers(0, 15, count), pa.int32()),
+            real: some(rng.integers(0, 60, count) / 4, pa.float32()),
+            "k": some(rng.choice(["", "a", "b", "ab", "é"], count), pa.string()),
+            "id": pa.array(rng.permutation(count), pa.int64()),
+        }
+    ).take(pa.array(rng.permutation(count)))
+
+
+def _ids(arrivals, result) -> Counter:
+    r, s = (side.rows["id"].to_numpy()[rows] for side, rows in ((arrivals.r, result.r), (arrivals.s, result.s)))
+    return Counter(zip(r.tolist(), s.tolist()))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("device", ["parallel", "serial", "paper"])
+def test_device(device, condition, window, size, seed, rng):
+    p = parameters(device)
+    given = problem(rng, SIZES[size](p), condition, window, p)
+    stalls = STALLS[rng.choice(list(STALLS))]
+    with open_device(f"{DEVICES[device]}&stalls={seed},{stalls[0]},{stalls[1]}") as opened:
+        arrivals = given.spec.arrange(given.r, given.s)
+        result = Session(opened, given.spec).join(arrivals)
+    assert _ids(arrivals, result) == given.expected
+
+
+@pytest.mark.parametrize("stalls", STALLS)
+@pytest.mark.parametrize("window", ["time", "uneven_rows", "device", "larger"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_stalls(device, window, stalls, seed, rng):
+    p = parameters(device)
+    given = problem(rng, 5 * p.capacity, "two_bands", window, p)
+    source, sink = STALLS[stalls]
+    with open_device(f"{DEVICES[device]}&stalls={seed},{source},{sink}") as opened:
+        arrivals = given.spec.arrange(given.r, given.s)
+        result = Session(opened, given.spec).join(arrivals)
+    assert _ids(arrivals, result) == given.expected
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("condition", ["two_bands", "either", "everything"])
+@pytest.mark.parametrize("device", ["parallel", "paper"])
+def test_continuous(device, condition, window, seed, rng):
+    """Rows pushed in parts of random size, and polled now and then, give what one batch gives."""
+    p = parameters(device)
+    given = problem(rng, 6 * p.capacity, condition, window, p)
+    times = np.sort(rng.choice(np.arange(0, 3 * p.capacity) * SECOND, 7, replace=False))
+    found = Counter()
+    with open_device(f"{DEVICES[device]}&stalls={seed},60,60") as opened:
+        session = Session(opened, given.spec)
+        for after, until in zip([-1, *times], [*times, times[-1] + 10**9 * SECOND]):
+            parts = []
+            for table in (given.r, given.s):
+                at = table["ts"].cast(pa.int64()).to_numpy()
+                parts.append(table.filter(pa.array((at > after) & (at <= until))))
+            session.push(*parts)
+            if rng.random() < 0.5:
+                found.update(_pairs(session.poll()))
+        found.update(_pairs(session.poll()))
+        assert session.poll().num_rows == 0
+        assert session.stats.tuples == given.r.num_rows + given.s.num_rows
+    assert found == given.expected
+
+
+def _pairs(table: pa.Table):
+    return zip(table["r_id"].to_pylist(), table["s_id"].to_pylist())
+
+
+@pytest.mark.parametrize("window", ["time", "uneven_rows", "larger"])
+@pytest.mark.parametrize("condition", ["two_bands", "either"])
+def test_spark(spark, condition, window, rng):
+    from spark_offload import stream_join
+
+    p = parameters("default")
+    given = problem(rng, 300, condition, window, p)
+    text = WINDOWS[window][0] if WINDOWS[window][1] else f"{2 * p.capacity + 5} rows"
+    joined = stream_join(
+        spark.createDataFrame(given.r),
+        spark.createDataFrame(given.s),
+        on=CONDITIONS[condition][0],
+        window=text,
+        time="ts",
+        offload="sim",
+        device=DEVICES["default"],
+        partitions=int(rng.integers(1, 6)),
+    )
+    assert Counter(_pairs(joined.select("r_id", "s_id").toArrow())) == given.expected
