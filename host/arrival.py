@@ -77,8 +77,10 @@ class Arrivals:
 
 def owned(arrivals: Arrivals, r: np.ndarray, s: np.ndarray) -> np.ndarray:
     """Whether each pair of rows (positions in `arrivals.r`, `arrivals.s`) is ours: its later row is owned."""
-    r_later = arrivals.r.place[r] > arrivals.s.place[s]
-    return np.where(r_later, arrivals.r.own[r], arrivals.s.own[s])
+    r_place, s_place = (
+        side.index[rows] + side.before[rows] for side, rows in ((arrivals.r, r), (arrivals.s, s))
+    )
+    return np.where(r_place > s_place, arrivals.r.own[r], arrivals.s.own[s])
 
 
 def arrange(

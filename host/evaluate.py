@@ -37,9 +37,8 @@ class Rows:
 
     def column(self, side: str, name: str) -> pa.Array:
         """A column of one side, in its canonical type."""
-        column = self.tables[side].column(name).combine_chunks()
-        if isinstance(column, pa.ChunkedArray):
-            column = pa.concat_arrays(column.chunks)
+        chunks = self.tables[side].column(name)
+        column = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
         type = sqltypes.canonical(column.type)
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()

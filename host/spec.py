@@ -268,7 +268,9 @@ class JoinSpec:
                 keep[places] = False
                 keep[meets(k, places)] = True
         for k in range(self._plan.disjuncts - 1):
-            places, earlier = self._boxes_of(boxes, np.flatnonzero(keep & (disjunct > k)), s_rows, k)
+            places = np.flatnonzero(keep & (disjunct > k))
+            there, earlier = self._earlier_boxes(boxes, box[places], k)
+            places = places[there]
             for d in range(len(self.dimensions)):
                 inside = self.dimensions[d].contains(
                     points.codes[d][point[places]], boxes.lo[d][earlier], boxes.hi[d][earlier]
@@ -277,13 +279,15 @@ class JoinSpec:
             keep[meets(k, places)] = False
         return keep
 
-    def _boxes_of(self, boxes: Boxes, places: np.ndarray, s_rows: np.ndarray, disjunct: int):
-        """Those of `places` whose S row has a box for `disjunct`, and the positions of those boxes."""
-        count = self._plan.disjuncts
-        keys, wanted = boxes.row * count + boxes.disjunct, s_rows[places] * count + disjunct
-        found = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
-        there = keys[found] == wanted if len(keys) else np.zeros(len(places), bool)
-        return places[there], found[there]
+    def _earlier_boxes(self, boxes: Boxes, box: np.ndarray, disjunct: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where the S row of `box` also has one for `disjunct`, and the positions of those."""
+        found = np.full(len(box), -1)
+        for step in range(1, self._plan.disjuncts):  # a row's boxes stand side by side
+            near = np.maximum(box - step, 0)
+            hit = (boxes.row[near] == boxes.row[box]) & (boxes.disjunct[near] == disjunct)
+            found[hit] = near[hit]
+        there = found >= 0
+        return there, found[there]
 
     def explain(self) -> str:
         """What became of each term: its dimension, filter or refinement, and why."""

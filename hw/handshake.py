@@ -111,6 +111,9 @@ class Handshake(wiring.Component):
         command = Signal(Command)
         for core in cores:
             m.d.comb += core.command.eq(command)
+        shift_r = Signal()
+        shift_s = Signal()
+        clear = Signal()
         go = Signal()
         quiet = Signal()
         step = Signal(range(depth + 1))
@@ -120,15 +123,18 @@ class Handshake(wiring.Component):
         m.d.comb += [
             go.eq(~Cat(core.busy for core in cores).any()),
             turn.eq(step <= 1),
-            shift.eq(command.shift_r | command.shift_s),
+            shift.eq(shift_r | shift_s),
+            command.shift_r.eq(shift_r),
+            command.shift_s.eq(shift_s),
+            command.clear.eq(clear),
             command.load.eq(go),
             command.turn.eq(go & turn),
         ]
         if depth > 1:
             with m.If(go & (step != 0)):
                 m.d.sync += step.eq(step - 1)
-            with m.If(shift & ~command.clear):
-                m.d.sync += [step.eq(depth), scanning_r.eq(command.shift_s)]
+            with m.If(shift & ~clear):
+                m.d.sync += [step.eq(depth), scanning_r.eq(shift_s)]
             # A shift moves on in its own segment, and to the first row in the one it will scan.
             scan = go & ~turn
             m.d.comb += [
@@ -155,9 +161,9 @@ class Handshake(wiring.Component):
         ]
         with m.Switch(state):
             with m.Case(State.CLEAR):
-                m.d.comb += command.clear.eq(1)
+                m.d.comb += clear.eq(1)
                 with m.If(go & turn):
-                    m.d.comb += [command.shift_r.eq(1), command.shift_s.eq(1)]
+                    m.d.comb += [shift_r.eq(1), shift_s.eq(1)]
                     m.d.sync += remaining.eq(remaining - 1)
                     with m.If(remaining == 1):
                         m.d.sync += [state.eq(State.RUN), settled.eq(1)]
@@ -165,9 +171,9 @@ class Handshake(wiring.Component):
                 with m.If(take):
                     with m.Switch(word.kind):
                         with m.Case(Kind.R):
-                            m.d.comb += command.shift_r.eq(1)
+                            m.d.comb += shift_r.eq(1)
                         with m.Case(Kind.S):
-                            m.d.comb += command.shift_s.eq(1)
+                            m.d.comb += shift_s.eq(1)
                         with m.Case(Kind.FLUSH):
                             m.d.sync += [
                                 state.eq(State.FLUSH),
@@ -203,7 +209,7 @@ class Handshake(wiring.Component):
                     ]
             with m.Case(State.FLUSH):
                 with m.If(go & turn):
-                    m.d.comb += command.shift_r.eq(1)
+                    m.d.comb += shift_r.eq(1)
                     m.d.sync += remaining.eq(remaining - 1)
                     with m.If(remaining == 1):
                         m.d.sync += [state.eq(State.CLEAR), remaining.eq(depth)]
@@ -230,17 +236,17 @@ class Handshake(wiring.Component):
             m.d.sync += counters.tuples.eq(counters.tuples + 1)
         with m.If(gather.output.valid & self.results.ready):
             m.d.sync += counters.pairs.eq(counters.pairs + 1)
-        with m.If((go & (step != 0)) if depth > 1 else shift & ~command.clear):
+        with m.If((go & (step != 0)) if depth > 1 else shift & ~clear):
             m.d.sync += counters.steps.eq(counters.steps + 1)
         with m.If(~go):
             m.d.sync += counters.stalls.eq(counters.stalls + 1)
         lost = []
-        for side, horizon, leaving in (
-            ("r", horizon_r, cores[-1].r_leaving),
-            ("s", horizon_s, cores[0].s_leaving),
+        for shifts, horizon, leaving in (
+            (shift_r, horizon_r, cores[-1].r_leaving),
+            (shift_s, horizon_s, cores[0].s_leaving),
         ):
-            evicted = Signal(HORIZON_LAYOUT, name=f"evicted_{side}")
-            evicts = command[f"shift_{side}"] & (state == State.RUN)
+            evicted = Signal(HORIZON_LAYOUT)
+            evicts = shifts & (state == State.RUN)
             m.d.sync += [evicted.valid.eq(evicts & leaving.valid), evicted.id.eq(leaving.id)]
             age = (evicted.id - horizon.id)[:ID_WIDTH].as_signed()
             lost.append(evicted.valid & horizon.valid & (age >= 0))

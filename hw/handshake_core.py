@@ -18,6 +18,7 @@ from amaranth.lib import data, fifo, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .dimension import Dimension
+from .id_store import IdStore
 from .parameters import Parameters
 from .segment import Segment
 from .socket import ID_WIDTH, PAIR_LAYOUT, box_layout, point_layout
@@ -92,20 +93,8 @@ class HandshakeCore(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         command = self.command
-        m.submodules.r_segment = r = Segment(self.r_entering.shape(), self._lanes, self._depth)
-        m.submodules.s_segment = s = Segment(self.s_entering.shape(), self._lanes, self._depth)
-        m.d.comb += [
-            r.entering.eq(self.r_entering),
-            r.shift.eq(command.shift_r),
-            r.advance.eq(command.scan_r),
-            r.clear.eq(command.clear),
-            self.r_leaving.eq(r.leaving),
-            s.entering.eq(self.s_entering),
-            s.shift.eq(command.shift_s),
-            s.advance.eq(command.scan_s),
-            s.clear.eq(command.clear),
-            self.s_leaving.eq(s.leaving),
-        ]
+        r = self._segment(m, "r", command.shift_r, command.scan_r)
+        s = self._segment(m, "s", command.shift_s, command.scan_s)
 
         r_enters = command.shift_r & ~command.clear
         s_enters = command.shift_s & ~command.clear
@@ -143,11 +132,9 @@ class HandshakeCore(wiring.Component):
             r_probed = Signal()
             with m.If(command.load):
                 m.d.sync += r_probed.eq(r_probing)
-            r_ids = Array(r.rows[lane].id for lane in lanes)
-            s_ids = Array(s.rows[lane].id for lane in lanes)
             m.d.comb += [
-                pair.r_id.eq(r_ids[Mux(r_probed, 0, lowest)]),
-                pair.s_id.eq(s_ids[Mux(r_probed, lowest, 0)]),
+                pair.r_id.eq(self._id(m, "r", command.shift_r, Mux(r_probed, 0, lowest))),
+                pair.s_id.eq(self._id(m, "s", command.shift_s, Mux(r_probed, lowest, 0))),
             ]
         else:
             pairs = [Signal(PAIR_LAYOUT, name=f"pair_{lane}", reset_less=True) for lane in lanes]
@@ -176,3 +163,31 @@ class HandshakeCore(wiring.Component):
             self.pending.eq(mask.any() | queue.r_rdy),
         ]
         return m
+
+    def _segment(self, m: Module, side: str, shift: Value, advance: Value) -> Segment:
+        """A stream's segment, from which and to which its tuples go."""
+        entering, leaving = getattr(self, f"{side}_entering"), getattr(self, f"{side}_leaving")
+        kept = dict(entering.shape().members)
+        if self._depth == 1:
+            del kept["id"]  # see `_id`
+        segment = Segment(data.StructLayout(kept), self._lanes, self._depth)
+        m.submodules[f"{side}_segment"] = segment
+        m.d.comb += [segment.entering[name].eq(entering[name]) for name in kept]
+        m.d.comb += [leaving[name].eq(segment.leaving[name]) for name in kept]
+        m.d.comb += [
+            segment.shift.eq(shift),
+            segment.advance.eq(advance),
+            segment.clear.eq(self.command.clear),
+        ]
+        return segment
+
+    def _id(self, m: Module, side: str, shift: Value, index: Value) -> Value:
+        """The id of a stream's tuple, where rows show all tuples but only one id is asked for at a time."""
+        m.submodules[f"{side}_ids"] = ids = IdStore(self._lanes)
+        m.d.comb += [
+            ids.entering.eq(getattr(self, f"{side}_entering").id),
+            ids.shift.eq(shift),
+            ids.index.eq(index),
+            getattr(self, f"{side}_leaving").id.eq(ids.leaving),
+        ]
+        return ids.id

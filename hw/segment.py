@@ -5,7 +5,7 @@ from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
 #: Distributed RAM reads in the cycle of its address, which the scan counts on.
-_DISTRIBUTED = {"ram_style": "distributed"}
+DISTRIBUTED = {"ram_style": "distributed"}
 
 
 class Segment(wiring.Component):
@@ -67,7 +67,7 @@ class Segment(wiring.Component):
                 row = bank
             else:
                 bank = m.submodules[f"bank_{lane}"] = memory.Memory(
-                    shape=shape, depth=self._depth, init=[], attrs=_DISTRIBUTED
+                    shape=shape, depth=self._depth, init=[], attrs=DISTRIBUTED
                 )
                 write = bank.write_port()
                 read = bank.read_port(domain="comb")

@@ -6,9 +6,9 @@
 import argparse
 import os
 import sys
-import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -48,23 +48,20 @@ class Outcome:
     passed: int
     failed: tuple[str, ...]
     cycles: int
-    seconds: float
+    log: Path
 
 
-def run(parameters: Parameters, seed: int, log: Path | None = None) -> Outcome:
-    """Builds a configuration for cocotb and runs its benches; `log` keeps what they print."""
+def run(parameters: Parameters, seed: int) -> Outcome:
+    """Builds a configuration for cocotb and runs its benches."""
     from cocotb_tools.runner import get_runner
 
     verilator = tools.verilator()
-    os.environ.update(verilator.environment)
     text = simulable(emit(parameters))
     digest = sha256(f"{verilator.version} {text}".encode()).hexdigest()[:16]
     folder = cache_directory() / f"cocotb-{parameters.name}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     runner = get_runner("verilator")
-    log = log or folder / "log.txt"
-    started = time.monotonic()
-    with locked(folder / "lock"):
+    with locked(folder / "lock"), _environment(verilator.environment):
         source = folder / "top.v"
         source.write_text(text)
         runner.build(
@@ -82,7 +79,7 @@ def run(parameters: Parameters, seed: int, log: Path | None = None) -> Outcome:
             test_dir=folder,
             seed=seed,
             extra_env={"TOUCHLINE_BENCH": f"{parameters.architecture}?{parameters.options()}"},
-            log_file=log,
+            log_file=folder / "log.txt",
         )
     cases = list(ElementTree.parse(results).iter("testcase"))
     failed = tuple(
@@ -94,9 +91,20 @@ def run(parameters: Parameters, seed: int, log: Path | None = None) -> Outcome:
         for entry in case.iter("property")
         if entry.get("name") == "sim_time_duration"
     )
-    return Outcome(
-        parameters, len(cases) - len(failed), failed, round(nanoseconds / CLOCK_NANOSECONDS), time.monotonic() - started
-    )
+    cycles = round(nanoseconds / CLOCK_NANOSECONDS)
+    return Outcome(parameters, len(cases) - len(failed), failed, cycles, folder / "log.txt")
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Sets environment variables for a while: cocotb's runner takes them from this process."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -139,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = [outcome for outcome in outcomes if outcome.failed]
     for outcome in failed:
         p = outcome.parameters
-        print(f"\n{p.name}: failed {', '.join(outcome.failed)}")
+        print(f"\n{p.name}: failed {', '.join(outcome.failed)} (log: {outcome.log})")
         print(f"  again: make sim ARCH={p.architecture} CORES={p.cores} SEGMENT={p.segment} LANES={p.lanes}"
               f" DIMS={','.join(map(str, p.dims))} SEED={seed}")
     return 1 if failed else 0

@@ -83,7 +83,9 @@ def test_null_has_no_code():
 
 def test_slices_are_encoded_alone():
     whole = pa.array([Decimal(k) for k in range(10)], pa.decimal128(9, 0))
-    assert encoding.encode(whole.slice(3, 4))[0].tolist() == codes([Decimal(k) for k in range(3, 7)], whole.type)
+    assert encoding.encode(whole.slice(3, 4))[0].tolist() == codes(
+        [Decimal(k) for k in range(3, 7)], whole.type
+    )
     names = pa.array(["x", "", "abc", "abd", None, "x"])
     assert encoding.encode(names.slice(2))[0].tolist() == encoding.encode(names)[0].tolist()[2:]
 
@@ -98,11 +100,23 @@ def test_string_hashes():
 
 
 BOUNDS = [
-    (pa.int32(), pa.float64(), [-INF, -2147483648.5, -1.5, -0.0, 2.0, 2.5, 2147483647.0, 2147483647.5, INF, NAN]),
+    (
+        pa.int32(),
+        pa.float64(),
+        [-INF, -2147483648.5, -1.5, -0.0, 2.0, 2.5, 2147483647.0, 2147483647.5, INF, NAN],
+    ),
     (pa.int8(), pa.int64(), [-(2**63), -129, -128, 0, 127, 128]),
-    (pa.int64(), pa.decimal128(22, 2), [Decimal(-(2**63)) - 1, Decimal("-0.50"), Decimal("7.00"), Decimal(2**63)]),
+    (
+        pa.int64(),
+        pa.decimal128(22, 2),
+        [Decimal(-(2**63)) - 1, Decimal("-0.50"), Decimal("7.00"), Decimal(2**63)],
+    ),
     (pa.float32(), pa.float64(), [-INF, -1e300, 0.1, -0.1, 5e-324, 1.0, 1e300, INF, NAN, -0.0]),
-    (pa.decimal128(5, 2), pa.decimal128(9, 4), [Decimal(x) for x in ("-99999.9999", "0.0001", "1.2300", "1000")]),
+    (
+        pa.decimal128(5, 2),
+        pa.decimal128(9, 4),
+        [Decimal(x) for x in ("-99999.9999", "0.0001", "1.2300", "1000")],
+    ),
     (pa.int64(), pa.int64(), [-(2**63), 0, 2**63 - 1]),
 ]
 POINTS = {
@@ -124,7 +138,11 @@ def test_bounds_are_rounded_inward(type, other, bounds):
         for k, bound in enumerate(bounds):
             for point, c in zip(points.to_pylist(), code, strict=True):
                 p, b = key(point), key(bound)
-                wanted = (p > b or (p == b and not strict)) if side == "lower" else (p < b or (p == b and not strict))
+                wanted = (
+                    (p > b or (p == b and not strict))
+                    if side == "lower"
+                    else (p < b or (p == b and not strict))
+                )
                 found = not none[k] and (c >= limit[k] if side == "lower" else c <= limit[k])
                 assert found == wanted, (side, strict, point, bound)
 

@@ -47,24 +47,25 @@ def node(text, zone="UTC"):
 
 
 EXPRESSIONS = [
-    "5", "-5", "2147483648", "-2147483648", "99999999999999999999", "5L", "5S", "5Y", "-128Y", "1.5D", "0.1F", "1.50BD",
-    "0.5", "0.05", "10.", "-0.25", "1e0", "1.5e-3", "'x'", "true", "NULL", "DATE '2024-02-29'",
-    "TIMESTAMP '2024-02-29 12:00:00.5'", "TIMESTAMP '2024-02-29T12:00:00+02:00'", "TIMESTAMP_NTZ '2024-02-29 12:00'",
-    "INTERVAL 10 MINUTES", "INTERVAL '-1.5' SECOND", "INTERVAL 1 DAY 2 HOURS",
-    "r.i8 + r.i8", "r.i8 + r.x", "r.x + r.y", "r.x + r.f", "r.y - r.f", "r.f * r.f", "r.f + 1", "r.f + 0.5", "r.f + 1D",
-    "r.x / 2", "r.f / r.f", "r.x % 2", "r.i8 % r.y", "r.w + 1", "r.w + r.x", "r.w * r.w", "r.w - 0.125", "r.w + r.g", "r.w * r.f",
-    "r.x * 0.5", "r.y + 0.5", "-r.w", "abs(r.i8)", "r.w + 100000000000L",
-    "r.d + 1", "r.d - r.i8", "1 + r.d", "r.d - r.d", "r.d + INTERVAL 2 DAYS", "r.ts + INTERVAL 1 HOUR", "r.ts - r.span",
-    "r.ts - r.ts", "r.nts - r.nts", "r.span + r.span", "-r.span", "abs(r.span)",
-    "CAST(r.x AS DOUBLE)", "CAST(r.w AS DECIMAL(12, 4))", "CAST(r.w AS DECIMAL)", "CAST(r.b AS INT)", "CAST(r.d AS TIMESTAMP)",
+    "5", "-5", "2147483648", "-2147483648", "99999999999999999999", "5L", "5S", "5Y", "-128Y", "1.5D",
+    "0.1F", "1.50BD", "0.5", "0.05", "10.", "-0.25", "1e0", "1.5e-3", "'x'", "true", "NULL",
+    "DATE '2024-02-29'", "TIMESTAMP '2024-02-29 12:00:00.5'", "TIMESTAMP '2024-02-29T12:00:00+02:00'",
+    "TIMESTAMP_NTZ '2024-02-29 12:00'", "INTERVAL 10 MINUTES", "INTERVAL '-1.5' SECOND",
+    "INTERVAL 1 DAY 2 HOURS", "r.i8 + r.i8", "r.i8 + r.x", "r.x + r.y", "r.x + r.f", "r.y - r.f",
+    "r.f * r.f", "r.f + 1", "r.f + 0.5", "r.f + 1D", "r.x / 2", "r.f / r.f", "r.x % 2", "r.i8 % r.y",
+    "r.w + 1", "r.w + r.x", "r.w * r.w", "r.w - 0.125", "r.w + r.g", "r.w * r.f", "r.x * 0.5",
+    "r.y + 0.5", "-r.w", "abs(r.i8)", "r.w + 100000000000L", "r.d + 1", "r.d - r.i8", "1 + r.d",
+    "r.d - r.d", "r.d + INTERVAL 2 DAYS", "r.ts + INTERVAL 1 HOUR", "r.ts - r.span", "r.ts - r.ts",
+    "r.nts - r.nts", "r.span + r.span", "-r.span", "abs(r.span)", "CAST(r.x AS DOUBLE)",
+    "CAST(r.w AS DECIMAL(12, 4))", "CAST(r.w AS DECIMAL)", "CAST(r.b AS INT)", "CAST(r.d AS TIMESTAMP)",
     "r.x = r.y", "r.x BETWEEN 1 AND 2", "r.x IS NULL", "r.x IN (1, 2)",
 ]  # fmt: skip
 
 
 def test_types_and_values_are_sparks(spark):
     values = {
-        "i8": 5, "i16": 300, "x": -7, "y": 2**40 + 1, "f": 0.1, "g": 0.1, "w": D("-12.34"), "wide": D("1.5"), "b": True,
-        "name": "n", "d": datetime.date(2024, 2, 28), "ts": datetime.datetime(2024, 2, 28, 23, 30),
+        "i8": 5, "i16": 300, "x": -7, "y": 2**40 + 1, "f": 0.1, "g": 0.1, "w": D("-12.34"), "wide": D("1.5"),
+        "b": True, "name": "n", "d": datetime.date(2024, 2, 28), "ts": datetime.datetime(2024, 2, 28, 23, 30),
         "nts": datetime.datetime(2024, 2, 28, 23, 30), "span": datetime.timedelta(minutes=45),
     }  # fmt: skip
     schema = pa.schema([R.field(name) for name in values])
@@ -136,7 +137,9 @@ def test_errors_are_sparks(spark, text, bad, good, message):
 def test_error_names_the_expression():
     with pytest.raises(DataError) as error:
         evaluate(node("r.x * 2 + 1"), Rows.of("r", rows({"x": 2**30})))
-    assert str(error.value) == "`r.x * 2` overflows int (ARITHMETIC_OVERFLOW); cast an operand to a wider type"
+    assert (
+        str(error.value) == "`r.x * 2` overflows int (ARITHMETIC_OVERFLOW); cast an operand to a wider type"
+    )
     with pytest.raises(DataError) as error:
         evaluate(node("1 / r.x"), Rows.of("r", rows({"x": 0})))
     assert str(error.value) == "`1 / r.x` divides by zero (DIVIDE_BY_ZERO)"
@@ -173,14 +176,14 @@ ACCEPTED = "comparisons, BETWEEN, IN, IS NULL, AND, OR, NOT, + - * / %, abs and 
         (
             "r.list",
             "UTC",
-            "`r.list` is list<item: int32>, which a condition cannot use; accepted are integers, float, double, "
-            "decimal, boolean, string, date, and timestamps and intervals in microseconds",
+            "`r.list` is list<item: int32>, which a condition cannot use; accepted are integers, float, "
+            "double, decimal, boolean, string, date, and timestamps and intervals in microseconds",
         ),
         (
             "r.nano",
             "UTC",
-            "`r.nano` is timestamp[ns], which a condition cannot use; accepted are integers, float, double, "
-            "decimal, boolean, string, date, and timestamps and intervals in microseconds",
+            "`r.nano` is timestamp[ns], which a condition cannot use; accepted are integers, float, "
+            "double, decimal, boolean, string, date, and timestamps and intervals in microseconds",
         ),
         ("r.x = r.name", "UTC", "cannot compare int with string in `r.x = r.name`; cast one of them"),
         ("r.b < r.x", "UTC", "cannot compare boolean with int in `r.b < r.x`; cast one of them"),
@@ -203,27 +206,44 @@ ACCEPTED = "comparisons, BETWEEN, IN, IS NULL, AND, OR, NOT, + - * / %, abs and 
         (
             "r.wide * r.w",
             "UTC",
-            "`r.wide * r.w`: a result of 49 digits, 12 of them after the point, is more than the 38 that decimals "
-            "hold; cast an operand to fewer digits or to double",
+            "`r.wide * r.w`: a result of 49 digits, 12 of them after the point, is more than the 38 that "
+            "decimals hold; cast an operand to fewer digits or to double",
         ),
-        ("CAST(r.g AS DECIMAL(5, 2))", "UTC", "cannot cast double to decimal(5,2) in `CAST(r.g AS DECIMAL(5, 2))`"),
-        ("CAST(r.x AS STRING) = 'a'", "UTC", f"`CAST(r.x AS STRING)` is not understood; accepted are {ACCEPTED}"),
-        ("CAST('5' AS INT)", "UTC", "cannot cast string to int in `CAST('5' AS INT)`; write the value without quotes"),
+        (
+            "CAST(r.g AS DECIMAL(5, 2))",
+            "UTC",
+            "cannot cast double to decimal(5,2) in `CAST(r.g AS DECIMAL(5, 2))`",
+        ),
+        (
+            "CAST(r.x AS STRING) = 'a'",
+            "UTC",
+            f"`CAST(r.x AS STRING)` is not understood; accepted are {ACCEPTED}",
+        ),
+        (
+            "CAST('5' AS INT)",
+            "UTC",
+            "cannot cast string to int in `CAST('5' AS INT)`; write the value without quotes",
+        ),
         ("upper(r.name)", "UTC", f"`UPPER(r.name)` is not understood; accepted are {ACCEPTED}"),
         ("r.name LIKE 'a%'", "UTC", f"`r.name LIKE 'a%'` is not understood; accepted are {ACCEPTED}"),
         ("128Y", "UTC", "`128` does not fit tinyint"),
-        ("r.d = '2024-2-1'", "UTC", "'2024-2-1' in `r.d = '2024-2-1'` is not a date; accepted is '2024-12-31'"),
+        (
+            "r.d = '2024-2-1'",
+            "UTC",
+            "'2024-2-1' in `r.d = '2024-2-1'` is not a date; accepted is '2024-12-31'",
+        ),
         (
             "r.ts > 'noon'",
             "UTC",
-            "'noon' in `r.ts > 'noon'` is not a timestamp; accepted is '2024-12-31' or '2024-12-31 23:59:59.999999'",
+            "'noon' in `r.ts > 'noon'` is not a timestamp; accepted is '2024-12-31' or "
+            "'2024-12-31 23:59:59.999999'",
         ),
         ("NOT r.x", "UTC", "`r.x` is int, where a condition (boolean) is needed"),
         (
             "r.ts - r.ts",
             ZONE,
-            f"`r.ts - r.ts` depends on clock changes in {ZONE}; accepted are the time zone UTC, timestamp_ntz "
-            "columns, or adding intervals of less than a day",
+            f"`r.ts - r.ts` depends on clock changes in {ZONE}; accepted are the time zone UTC, "
+            "timestamp_ntz columns, or adding intervals of less than a day",
         ),
         (
             "r.ts + INTERVAL 1 DAY",
@@ -231,7 +251,11 @@ ACCEPTED = "comparisons, BETWEEN, IN, IS NULL, AND, OR, NOT, + - * / %, abs and 
             f"`r.ts + INTERVAL '1' DAY` depends on clock changes in {ZONE}; accepted are the time zone UTC, "
             "timestamp_ntz columns, or adding intervals of less than a day",
         ),
-        ("r.ts = r.nts", ZONE, f"cannot compare timestamp with timestamp_ntz in `r.ts = r.nts` in the time zone {ZONE}"),
+        (
+            "r.ts = r.nts",
+            ZONE,
+            f"cannot compare timestamp with timestamp_ntz in `r.ts = r.nts` in the time zone {ZONE}",
+        ),
         ("r.d < r.ts", "Mars/Base", "timezone must be UTC or a name such as 'Europe/Paris', not 'Mars/Base'"),
     ],
 )

@@ -12,8 +12,12 @@ from hw.dimension import Test as Kind
 from hw.errors import DataError, SpecError
 from sim.oracle import Windows, three_steps
 
-R = pa.schema([("t", pa.int64()), ("x", pa.int32()), ("y", pa.int32()), ("u", pa.float64()), ("name", pa.string())])
-S = pa.schema([("t", pa.int64()), ("a", pa.int32()), ("c", pa.int32()), ("v", pa.float64()), ("tag", pa.string())])
+R = pa.schema(
+    [("t", pa.int64()), ("x", pa.int32()), ("y", pa.int32()), ("u", pa.float64()), ("name", pa.string())]
+)
+S = pa.schema(
+    [("t", pa.int64()), ("a", pa.int32()), ("c", pa.int32()), ("v", pa.float64()), ("tag", pa.string())]
+)
 
 
 def spec(on, window=100, r=R, s=S, **options):
@@ -33,9 +37,11 @@ def small(on, r, s, window=100, **options):
     return JoinSpec(on, window, "t", r.schema, s.schema, **options)
 
 
-def tests(on, **options):
+def kinds(on, **options):
     return [
-        (dim.test, dim.negated, dim.exact, dim.role) for dim in spec(on, **options).dimensions if dim.role == "value"
+        (dim.test, dim.negated, dim.exact, dim.role)
+        for dim in spec(on, **options).dimensions
+        if dim.role == "value"
     ]
 
 
@@ -67,11 +73,11 @@ VALUE = "value"
     ],
 )
 def test_dimensions(on, dims):
-    assert tests(on) == dims
+    assert kinds(on) == dims
 
 
 def test_parts_of_an_or_are_open_elsewhere_and_flagged():
-    dims = tests("r.x = s.a OR r.y <> s.c")
+    dims = kinds("r.x = s.a OR r.y <> s.c")
     assert dims == [
         (Kind.BAND, False, True, VALUE),
         (Kind.BAND, True, True, VALUE),
@@ -79,7 +85,7 @@ def test_parts_of_an_or_are_open_elsewhere_and_flagged():
         (Kind.AT_LEAST, False, True, VALUE),
     ]
     required = pa.schema([field.with_nullable(False) for field in R])
-    assert len(tests("r.x = s.a OR r.y <> s.c", r=required)) == 2
+    assert len(kinds("r.x = s.a OR r.y <> s.c", r=required)) == 2
 
 
 def test_window_dimensions():
@@ -147,14 +153,20 @@ def test_one_sided_terms_inside_or(brute):
 def test_terms_are_not_evaluated_where_an_earlier_one_fails(brute):
     r, s = table(R, x=[0, 5], y=[1, 1]), table(S, a=[2, 3])
     assert brute(small("r.x <> 0 AND 10 / r.x = s.a", r, s), r, s) == [(1, 0)]
-    assert brute(small("(r.x <> 0 AND 10 / r.x = s.a) OR r.y = s.a - 2", r, s), r, s) == [(0, 1), (1, 0), (1, 1)]
+    assert brute(small("(r.x <> 0 AND 10 / r.x = s.a) OR r.y = s.a - 2", r, s), r, s) == [
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    ]
 
 
 def test_overflow_names_the_expression(brute):
     r, s = table(R, x=[2**31 - 1]), table(S, a=[1])
     with pytest.raises(DataError) as error:
         brute(small("r.x + 1 > s.a", r, s), r, s)
-    assert str(error.value) == "`r.x + 1` overflows int (ARITHMETIC_OVERFLOW); cast an operand to a wider type"
+    assert (
+        str(error.value) == "`r.x + 1` overflows int (ARITHMETIC_OVERFLOW); cast an operand to a wider type"
+    )
 
 
 def test_hash_collisions_are_refined(brute, monkeypatch):
@@ -177,7 +189,8 @@ def test_own_bounds_saturate(brute):
 def test_windows_are_the_oracles(brute, seed):
     rng = np.random.default_rng(seed)
     r, s = (
-        pa.table({"t": rng.integers(0, 12, rows), "k": rng.integers(0, 2, rows)}) for rows in rng.integers(0, 30, 2)
+        pa.table({"t": rng.integers(0, 12, rows), "k": rng.integers(0, 2, rows)})
+        for rows in rng.integers(0, 30, 2)
     )
     kind = ("rows", "time")[seed % 2]
     sizes = tuple(int(size) for size in rng.integers(0, 6, 2))
@@ -249,7 +262,8 @@ def test_explain():
             "  `ABS(r.x - s.a) <= 3`: dimension 0, exact",
             "  `r.name = s.tag`: dimension 1, refined on the host because strings are compared by hash",
             "  `r.name <> s.tag`: no dimension, refined on the host because strings are compared by hash",
-            "  `r.u - s.v < 1e0`: dimension 2, refined on the host because the sum is rounded, so the bound is widened",
+            "  `r.u - s.v < 1e0`: dimension 2, refined on the host because the sum is rounded, "
+            "so the bound is widened",
             "dimensions",
             "  0: band (value, exact): ABS(r.x - s.a) <= 3",
             "  1: equal (value, refined): r.name = s.tag",
@@ -271,7 +285,12 @@ def test_never_true_has_no_boxes():
         join = small("false", r, s, window)
         encoded = join.encode(join.arrange(r, s))
         assert len(encoded.boxes.row) == 0
-        assert len(encoded.boxes.lo) == len(encoded.boxes.hi) == len(encoded.points.codes) == len(join.dimensions)
+        assert (
+            len(encoded.boxes.lo)
+            == len(encoded.boxes.hi)
+            == len(encoded.points.codes)
+            == len(join.dimensions)
+        )
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ def test_window(text, time, window):
         (
             10,
             sqltypes.TIMESTAMP,
-            "window must have a unit, such as '10 seconds' or '10 rows', because the time column is timestamp, "
-            "not 10",
+            "window must have a unit, such as '10 seconds' or '10 rows', because the time column is "
+            "timestamp, not 10",
         ),
         (
             "10 seconds",

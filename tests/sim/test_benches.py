@@ -1,0 +1,22 @@
+"""The cocotb benches on two configurations; `make sim` runs them on many more."""
+
+import pytest
+
+from sim import regression
+
+from ..configurations import parameters
+
+
+@pytest.mark.parametrize("device", ["parallel", "serial"])
+def test_benches_pass(device, request):
+    outcome = regression.run(parameters(device), request.config.option.seed)
+    assert outcome.failed == ()
+    assert outcome.passed == 44
+    assert outcome.cycles > 1000
+
+
+def test_bad_parameters_are_one_line(capsys):
+    assert regression.main(["--cores", "none"]) == 2
+    assert capsys.readouterr().err == "sim: cores must be an integer, not 'none'\n"
+    assert regression.main(["--architecture", "soccer"]) == 2
+    assert capsys.readouterr().err == "sim: architecture must be one of handshake, not 'soccer'\n"
