@@ -158,11 +158,16 @@ class Session:
             return
         for tile in tiles(reach, parameters.capacity):
             points = [codes[tile.points] for codes in encoded.points.codes]
-            lo, hi = ([codes[tile.boxes] for codes in bound] for bound in (encoded.boxes.lo, encoded.boxes.hi))
+            lo, hi = (
+                [codes[tile.boxes] for codes in bound] for bound in (encoded.boxes.lo, encoded.boxes.hi)
+            )
             codes = self._fit.narrow(points, lo, hi)
             words = self._words(codes, tile.points.start, tile.boxes.start)
             order = words if tile.loaded == "points" else words[::-1]
-            yield self._exchange(np.concatenate([*order, self._end()]), 1, watch, len(order[1])), codes.unchecked
+            yield (
+                self._exchange(np.concatenate([*order, self._end()]), 1, watch, len(order[1])),
+                codes.unchecked,
+            )
 
     def _slide(self, encoded: Encoded, reach: Reach, spare: int, watch: bool):
         """Both streams go through the device once, in arrival order."""
@@ -178,7 +183,10 @@ class Session:
         merged = np.concatenate([merged, self._end()])
         for start in range(0, len(merged), CHUNK):
             last = start + CHUNK >= len(merged)
-            yield self._exchange(merged[start : start + CHUNK], int(last), watch, len(merged)), codes.unchecked
+            yield (
+                self._exchange(merged[start : start + CHUNK], int(last), watch, len(merged)),
+                codes.unchecked,
+            )
 
     def _with_horizons(self, merged, codes: Codes, reach: Reach, point_at, box_at, spare: int) -> np.ndarray:
         """Tells the device, every `spare` tuples, which are the oldest that later ones may meet.

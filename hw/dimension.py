@@ -56,7 +56,8 @@ class Dimension:
         found = _TEXT.fullmatch(text)
         if not found:
             raise ParameterError(
-                f"Dimension must be [not_]equal|band|at_least|at_most and a width, such as band32, not {text!r}"
+                "Dimension must be [not_]equal|band|at_least|at_most and a width, "
+                f"such as band32, not {text!r}"
             )
         return cls(Test(found[2]), int(found[3]), bool(found[1]))
 

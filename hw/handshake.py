@@ -155,7 +155,9 @@ class Handshake(wiring.Component):
         take = Signal()
         due = Signal()
         m.d.comb += [
-            due.eq(mark.valid & (settled | ((shifted - mark.since)[: len(shifted)] >= self.mark_distance(p)))),
+            due.eq(
+                mark.valid & (settled | ((shifted - mark.since)[: len(shifted)] >= self.mark_distance(p)))
+            ),
             self.tuples.ready.eq((state == State.RUN) & go & turn & ~due),
             take.eq(self.tuples.ready & self.tuples.valid),
         ]

@@ -31,7 +31,12 @@ class Parameters:
             raise ParameterError(
                 f"architecture must be one of {', '.join(ARCHITECTURES)}, not {self.architecture!r}"
             )
-        for name, lowest, highest in (("cores", 1, 1024), ("segment", 1, 1024), ("lanes", 1, 1024), ("buffer", 2, 1024)):
+        for name, lowest, highest in (
+            ("cores", 1, 1024),
+            ("segment", 1, 1024),
+            ("lanes", 1, 1024),
+            ("buffer", 2, 1024),
+        ):
             value = getattr(self, name)
             if type(value) is not int or not lowest <= value <= highest:
                 raise ParameterError(f"{name} must be an integer from {lowest} to {highest}, not {value!r}")

@@ -54,10 +54,7 @@ def point_layout(dims: tuple[Dimension, ...]) -> data.StructLayout:
 def box_layout(dims: tuple[Dimension, ...]) -> data.StructLayout:
     """An S tuple's dimensions: for each, the bounds its test uses."""
     return data.StructLayout(
-        {
-            f"d{k}": data.StructLayout({bound: dim.width for bound in dim.bounds})
-            for k, dim in enumerate(dims)
-        }
+        {f"d{k}": data.StructLayout(dict.fromkeys(dim.bounds, dim.width)) for k, dim in enumerate(dims)}
     )
 
 

@@ -58,7 +58,7 @@ class Stamp(wiring.Component):
             return Instance(self._name, *_connections(self))
         m = Module()
         m.submodules.component = component = self._component
-        inside = dict((path, value) for path, _, value in self.signature.flatten(component))
+        inside = {path: value for path, _, value in self.signature.flatten(component)}
         for path, member, value in self.signature.flatten(self):
             sink, driver = (inside[path], value) if member.flow is wiring.In else (value, inside[path])
             m.d.comb += sink.eq(driver)

@@ -35,7 +35,9 @@ CONFIGURATIONS = (
     Parameters(cores=3, segment=8, lanes=8, dims=(Dimension.parse("equal32"),)),
     Parameters(cores=3, segment=4, lanes=1, dims=tuple(map(Dimension.parse, ("not_equal8", "band64")))),
     Parameters(cores=3, segment=3, lanes=3, dims=tuple(map(Dimension.parse, ("not_band16", "at_least33")))),
-    Parameters(cores=2, segment=4, lanes=2, dims=tuple(map(Dimension.parse, ("not_at_least9", "not_at_most64")))),
+    Parameters(
+        cores=2, segment=4, lanes=2, dims=tuple(map(Dimension.parse, ("not_at_least9", "not_at_most64")))
+    ),
 )
 BENCHES = {"handshake": ("sim.benches.socket", "sim.benches.handshake")}
 
@@ -83,7 +85,9 @@ def run(parameters: Parameters, seed: int) -> Outcome:
         )
     cases = list(ElementTree.parse(results).iter("testcase"))
     failed = tuple(
-        case.get("name") for case in cases if case.find("failure") is not None or case.find("error") is not None
+        case.get("name")
+        for case in cases
+        if case.find("failure") is not None or case.find("error") is not None
     )
     nanoseconds = sum(
         float(entry.get("value"))
@@ -143,13 +147,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for outcome in outcomes
     ]
     print(f"seed {seed}\n")
-    print(tabulate(rows, "architecture cores segment lanes dimensions passed failed cycles".split()))
+    headers = ("architecture", "cores", "segment", "lanes", "dimensions", "passed", "failed", "cycles")
+    print(tabulate(rows, headers))
     failed = [outcome for outcome in outcomes if outcome.failed]
     for outcome in failed:
         p = outcome.parameters
         print(f"\n{p.name}: failed {', '.join(outcome.failed)} (log: {outcome.log})")
-        print(f"  again: make sim ARCH={p.architecture} CORES={p.cores} SEGMENT={p.segment} LANES={p.lanes}"
-              f" DIMS={','.join(map(str, p.dims))} SEED={seed}")
+        print(
+            f"  again: make sim ARCH={p.architecture} CORES={p.cores} SEGMENT={p.segment} LANES={p.lanes}"
+            f" DIMS={','.join(map(str, p.dims))} SEED={seed}"
+        )
     return 1 if failed else 0
 
 

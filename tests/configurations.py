@@ -1,4 +1,4 @@
-"""The Verilated configurations of `make test`: few, because each is compiled. Larger ones are in `make sim`."""
+"""The Verilated configurations of `make test`: few, because each is compiled. `make sim` has more."""
 
 from hw.parameters import Parameters
 

@@ -57,16 +57,15 @@ CONDITIONS: dict[str, tuple[str, Callable[[dict, dict], bool]]] = {
     "string": ("r.k = s.k", lambda r, s: _both(r["k"], s["k"]) and r["k"] == s["k"]),
     "either": (
         "r.x = s.a OR r.y BETWEEN s.b - 2. AND s.b + 2. OR r.k = s.k",
-        lambda r, s: _near(r["x"], s["a"], 0)
-        or _near(r["y"], s["b"], 2)
-        or (_both(r["k"], s["k"]) and r["k"] == s["k"]),
+        lambda r, s: (
+            _near(r["x"], s["a"], 0)
+            or _near(r["y"], s["b"], 2)
+            or (_both(r["k"], s["k"]) and r["k"] == s["k"])
+        ),
     ),
     "one_sided": (
         "r.x BETWEEN s.a - 4 AND s.a + 4 AND r.y > 6 AND s.b < 12",
-        lambda r, s: _near(r["x"], s["a"], 4)
-        and _both(r["y"], s["b"])
-        and r["y"] > 6
-        and s["b"] < 12,
+        lambda r, s: _near(r["x"], s["a"], 4) and _both(r["y"], s["b"]) and r["y"] > 6 and s["b"] < 12,
     ),
 }
 WINDOWS = {
@@ -141,7 +140,9 @@ def _rows(rng: np.random.Generator, count: int, whole: str, real: str, span: int
 
 
 def _ids(arrivals, result) -> Counter:
-    r, s = (side.rows["id"].to_numpy()[rows] for side, rows in ((arrivals.r, result.r), (arrivals.s, result.s)))
+    r, s = (
+        side.rows["id"].to_numpy()[rows] for side, rows in ((arrivals.r, result.r), (arrivals.s, result.s))
+    )
     return Counter(zip(r.tolist(), s.tolist()))
 
 

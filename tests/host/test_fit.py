@@ -49,8 +49,7 @@ def test_sources(join, dims, sources):
 def test_explain_names_the_place_of_each_dimension():
     fit = Fit(wanted("band", "equal"), device("at_least32", "at_most32"))
     assert fit.explain() == (
-        "band64: device d0 (at_least32) and d1 (at_most32)\n"
-        "equal64: host, no device dimension is free for it"
+        "band64: device d0 (at_least32) and d1 (at_most32)\nequal64: host, no device dimension is free for it"
     )
 
 
@@ -60,7 +59,9 @@ codes = st.one_of(
 
 
 @given(
-    st.lists(st.sampled_from(BOTH[:4] + [(Test.AT_LEAST, False), (Test.AT_MOST, False)]), min_size=1, max_size=3),
+    st.lists(
+        st.sampled_from([*BOTH[:4], (Test.AT_LEAST, False), (Test.AT_MOST, False)]), min_size=1, max_size=3
+    ),
     st.lists(st.tuples(st.sampled_from(BOTH), st.sampled_from([8, 9, 32, 64])), min_size=1, max_size=4),
     st.data(),
 )

@@ -31,9 +31,12 @@ def test_a_thousand_probes_against_a_window_of_a_hundred_thousand(rng):
     x, a = arrivals.r.rows["x"].to_numpy(), arrivals.s.rows["a"].to_numpy()
     order = np.argsort(a, kind="stable")
     first, last = (np.searchsorted(a[order], x + by, side) for by, side in ((-1, "left"), (1, "right")))
-    expected = np.stack([np.repeat(np.arange(1000), last - first), np.concatenate(
-        [order[begin:end] for begin, end in zip(first, last)]
-    )])
+    expected = np.stack(
+        [
+            np.repeat(np.arange(1000), last - first),
+            np.concatenate([order[begin:end] for begin, end in zip(first, last)]),
+        ]
+    )
     got = np.stack([result.r, result.s])
     assert (got[:, np.lexsort(got)] == expected[:, np.lexsort(expected)]).all()
     assert result.stats.pairs == expected.shape[1]

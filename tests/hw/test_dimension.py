@@ -19,7 +19,7 @@ def test_text_round_trip(dim):
 
 @pytest.mark.parametrize("dim", ALL, ids=str)
 def test_gateware_and_numpy_agree(dim):
-    box_shape = data.StructLayout({bound: 8 for bound in dim.bounds})
+    box_shape = data.StructLayout(dict.fromkeys(dim.bounds, 8))
     point, box, inside = Signal(8), Signal(box_shape), Signal()
     m = Module()
     m.d.comb += inside.eq(dim.contains(point, box))
@@ -73,5 +73,5 @@ def test_bad_text(text):
     with pytest.raises(ParameterError) as error:
         Dimension.parse(text)
     assert str(error.value) == (
-        "Dimension must be [not_]equal|band|at_least|at_most and a width, such as band32, " f"not {text!r}"
+        f"Dimension must be [not_]equal|band|at_least|at_most and a width, such as band32, not {text!r}"
     )

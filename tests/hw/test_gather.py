@@ -1,6 +1,6 @@
 """The gathering tree.
 
-    sources (stalled at random) -> Gather -> sink (stalled at random)
+sources (stalled at random) -> Gather -> sink (stalled at random)
 """
 
 import pytest
@@ -41,7 +41,9 @@ def test_everything_comes_out_once_and_in_order_per_input(inputs, stall_in, stal
     assert len(got) == sum(counts)
 
 
-@pytest.mark.parametrize("inputs, levels", [(1, 0), (2, 1), (4, 1), (5, 2), (16, 2), (17, 3), (64, 3), (200, 4)])
+@pytest.mark.parametrize(
+    "inputs, levels", [(1, 0), (2, 1), (4, 1), (5, 2), (16, 2), (17, 3), (64, 3), (200, 4)]
+)
 def test_levels(inputs, levels):
     assert Gather.levels(inputs) == levels
 

@@ -1,6 +1,6 @@
 """One core of the handshake chain.
 
-    commands -> HandshakeCore (R segment x S segment) -> pairs
+commands -> HandshakeCore (R segment x S segment) -> pairs
 """
 
 import pytest

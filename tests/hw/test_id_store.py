@@ -1,6 +1,6 @@
 """The ids of a segment.
 
-    entering -> IdStore -> id (by index), leaving
+entering -> IdStore -> id (by index), leaving
 """
 
 import pytest

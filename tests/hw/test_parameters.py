@@ -38,7 +38,10 @@ def test_refused(given, message):
         ({"core": "8"}, "unknown parameter 'core'; accepted: buffer, cores, dims, lanes, segment"),
         ({"cores": "eight"}, "cores must be an integer, not 'eight'"),
         ({"cores": ""}, "cores must be an integer, not ''"),
-        ({"dims": "band32,"}, "Dimension must be [not_]equal|band|at_least|at_most and a width, such as band32, not ''"),
+        (
+            {"dims": "band32,"},
+            "Dimension must be [not_]equal|band|at_least|at_most and a width, such as band32, not ''",
+        ),
     ],
 )
 def test_refused_options(options, message):

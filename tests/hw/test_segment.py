@@ -1,6 +1,6 @@
 """A window segment.
 
-    entering -> Segment (banks x rows) -> rows, leaving
+entering -> Segment (banks x rows) -> rows, leaving
 """
 
 import random
