@@ -9,6 +9,7 @@ import ctypes
 import fcntl
 import functools
 import hashlib
+import importlib.metadata
 import os
 import shutil
 import tempfile
@@ -247,8 +248,23 @@ def _level(bit: int) -> str:
 @functools.cache
 def load(parameters: Parameters) -> Library:
     """The library of one configuration, built now unless an earlier build is in the cache."""
-    path = build(verilog.emit(parameters), parameters.name, parameters.dims, parameters.cores)
+    path = build(_emitted(parameters), parameters.name, parameters.dims, parameters.cores)
     return Library(path, parameters.name, parameters.cores)
+
+
+def _emitted(parameters: Parameters) -> str:
+    """The joiner's Verilog. Writing it takes a second or two, so it is kept, by the digest of what writes it."""
+    digest = hashlib.sha256(f"{parameters!r} {importlib.metadata.version('amaranth')}".encode())
+    for source in sorted(Path(verilog.__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    kept = cache_directory() / f"{parameters.name}-{digest.hexdigest()[:16]}.v"
+    if not kept.exists():
+        text = verilog.emit(parameters)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=kept.parent, suffix=".tmp", delete=False) as file:
+            file.write(text)
+        os.replace(file.name, kept)
+    return kept.read_text()
 
 
 def cache_directory() -> Path:

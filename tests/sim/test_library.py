@@ -25,6 +25,7 @@ from amaranth.lib import wiring
 
 from hw.dimension import Dimension, Test
 from hw.errors import DeviceError, ParameterError, ToolError
+from hw.parameters import Parameters
 from hw.socket import Kind, Socket, Tag
 from hw.tools import Tool
 from hw.words import pack_boxes, pack_control, pack_points, unpack_results
@@ -315,3 +316,13 @@ def test_the_digest_covers(slow_verilator, monkeypatch, tmp_path, part):
             other.write_text("another")
             monkeypatch.setattr(library, "HARNESS", (library.HARNESS[0], other))
     assert build(**arguments) != first
+
+
+def test_verilog_is_written_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOUCHLINE_CACHE", str(tmp_path))
+    written = []
+    monkeypatch.setattr(library.verilog, "emit", lambda parameters: written.append(parameters) or "text")
+    one, other = Parameters(cores=1), Parameters(cores=2)
+    assert [library._emitted(parameters) for parameters in (one, one, other)] == ["text"] * 3
+    assert written == [one, other]
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".v", ".v"]
