@@ -253,7 +253,7 @@ def load(parameters: Parameters) -> Library:
 
 
 def _emitted(parameters: Parameters) -> str:
-    """The joiner's Verilog. Writing it takes a second or two, so it is kept, by the digest of what writes it."""
+    """The joiner's Verilog, kept by the digest of what writes it: writing takes a second or two."""
     digest = hashlib.sha256(f"{parameters!r} {importlib.metadata.version('amaranth')}".encode())
     for source in sorted(Path(verilog.__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
