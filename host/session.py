@@ -25,6 +25,8 @@ from .window import Window
 
 #: Words per exchange while a stream slides through the device, so that memory stays bounded.
 CHUNK = 1 << 16
+#: Horizons cost two words each, so they are not sent more often than this many tuples apart.
+HORIZON_DISTANCE = 32
 #: How many stretches of time a watched run is cut into.
 BUCKETS = 240
 
@@ -38,7 +40,6 @@ class Stats:
     cycles: int = 0  #: clock cycles of the device
     comparisons: int = 0  #: by the device's comparators, those with empty places included
     stalls: int = 0  #: cycles in which results held the device up
-    live_evictions: int = 0  #: tuples that left a window too early; never anything but 0
     tiles: int = 0  #: runs of the device, each ended by a flush
 
     def __add__(self, other: "Stats") -> "Stats":
@@ -65,7 +66,7 @@ class Session:
         self._kept: Arrivals | None = None  # rows that later ones may still join
         self._newest: int | None = None
         self._counts = (0, 0)
-        self._waiting: list[tuple[pa.Table, pa.Table]] = []
+        self._waiting: list[Arrivals] = []
         self._ready: list[pa.Table] = []
         self.stats = Stats()  #: of everything this session has joined
 
@@ -82,13 +83,24 @@ class Session:
         pairs: list[tuple[np.ndarray, np.ndarray]] = []
         stats = Stats(tuples=int(arrivals.r.own.sum()) + int(arrivals.s.own.sum()))
         activity = []
-        for exchange, unchecked in self._runs(encoded, reach, watch):
-            stats += self._account(exchange)
-            if watch:
-                activity.append(exchange.activity)
-            point, box = self._pairs_of(exchange)
-            kept = self._spec.refine(arrivals, encoded, point, box, unchecked)
-            pairs.append((encoded.points.row[point[kept]], encoded.boxes.row[box[kept]]))
+        new = (
+            int(np.searchsorted(np.maximum.accumulate(own[rows]), True))
+            for own, rows in (
+                (arrivals.r.own, encoded.points.row),
+                (arrivals.s.own, encoded.boxes.row),
+            )
+        )
+        try:
+            for exchange, unchecked in self._runs(encoded, reach, *new, watch):
+                stats += self._account(exchange)
+                if watch:
+                    activity.append(exchange.activity)
+                point, box = self._pairs_of(exchange)
+                kept = self._spec.refine(arrivals, encoded, point, box, unchecked)
+                pairs.append((encoded.points.row[point[kept]], encoded.boxes.row[box[kept]]))
+        except BaseException:
+            self._device.close()  # tuples may be left inside, and would join with those of the next run
+            raise
         r, s = (np.concatenate([part[k] for part in pairs] or [np.empty(0, np.int64)]) for k in range(2))
         stats += Stats(pairs=len(r))
         self.stats += stats
@@ -97,11 +109,18 @@ class Session:
     def push(self, r: pa.Table, s: pa.Table) -> None:
         """Takes the next rows of both streams; they must come after all earlier ones in arrival order.
 
-        Rows wait for `poll`, but never more of them than the windows hold: then they are joined here.
+        Rows wait for `poll`, but never more of them than the windows hold: then they are joined here. Rows
+        that are refused leave the session as it was.
         """
-        self._waiting.append((r, s))
-        waiting = sum(table.num_rows for pair in self._waiting for table in pair)
-        live = self._kept.r.rows.num_rows + self._kept.s.rows.num_rows if self._kept else 0
+        for side, table, schema in (("r", r, self._spec.r_schema), ("s", s, self._spec.s_schema)):
+            if [(field.name, field.type) for field in table.schema] != [(f.name, f.type) for f in schema]:
+                raise DataError(
+                    f"pushed rows of {side} must have the columns that the join was planned for "
+                    f"({_columns(schema)}), not {_columns(table.schema)}"
+                )
+        self._waiting.append(self._after_all_before(self._spec.arrange(r, s)))
+        waiting = sum(len(arrivals.r.time) + len(arrivals.s.time) for arrivals in self._waiting)
+        live = len(self._kept.r.time) + len(self._kept.s.time) if self._kept else 0
         if waiting >= max(live, self._device.parameters.capacity):
             self._advance()
 
@@ -117,11 +136,10 @@ class Session:
         """Joins the waiting rows with each other and with what is still live, and keeps what stays live."""
         if not self._waiting:
             return
-        r, s = (pa.concat_tables(tables) for tables in zip(*self._waiting))
-        self._waiting.clear()
-        new = self._after_all_before(self._spec.arrange(r, s))
-        arrivals = _append(self._kept, new) if self._kept else new
+        parts = [self._kept, *self._waiting] if self._kept else self._waiting
+        arrivals = _chain(parts)
         result = self.join(arrivals)
+        self._waiting = []
         if len(result.r):
             r_rows, s_rows = (pa.array(rows) for rows in (result.r, result.s))
             self._ready.append(joined_rows(arrivals.r.rows.take(r_rows), arrivals.s.rows.take(s_rows)))
@@ -147,8 +165,13 @@ class Session:
             replace(new.s, index=new.s.index + counts[1], before=new.s.before + counts[0]),
         )
 
-    def _runs(self, encoded: Encoded, reach: Reach, watch: bool) -> Iterator[tuple[Exchange, frozenset[int]]]:
-        """Runs the device; yields what comes out, and the dimensions it leaves to the recheck."""
+    def _runs(
+        self, encoded: Encoded, reach: Reach, new_point: int, new_box: int, watch: bool
+    ) -> Iterator[tuple[Exchange, frozenset[int]]]:
+        """Runs the device; yields what comes out, and the dimensions it leaves to the recheck.
+
+        `new_point` and `new_box` are the first of the owned ones; older ones need not meet each other.
+        """
         if not reach.candidates:
             return
         parameters = self._device.parameters
@@ -156,7 +179,7 @@ class Session:
         if live <= parameters.capacity:
             yield from self._slide(encoded, reach, parameters.capacity - live, watch)
             return
-        for tile in tiles(reach, parameters.capacity):
+        for tile in tiles(reach, parameters.capacity, new_point, new_box):
             points = [codes[tile.points] for codes in encoded.points.codes]
             lo, hi = (
                 [codes[tile.boxes] for codes in bound] for bound in (encoded.boxes.lo, encoded.boxes.hi)
@@ -178,7 +201,7 @@ class Session:
         point_at = np.arange(len(points)) + np.searchsorted(box_place, reach.point_place)
         box_at = np.arange(len(boxes)) + np.searchsorted(reach.point_place, box_place)
         merged[point_at], merged[box_at] = points, boxes
-        if spare:
+        if spare >= HORIZON_DISTANCE:
             merged = self._with_horizons(merged, codes, reach, point_at, box_at, spare)
         merged = np.concatenate([merged, self._end()])
         for start in range(0, len(merged), CHUNK):
@@ -192,7 +215,7 @@ class Session:
         """Tells the device, every `spare` tuples, which are the oldest that later ones may meet.
 
         With `spare` places more than the windows need, whatever leaves until the next horizon lies
-        before this one. Without spare places that cannot be promised, and no horizon is sent.
+        before this one. With fewer spare places than tuples between horizons that cannot be promised.
         """
         at = np.arange(0, len(merged), spare)
         next_point = np.searchsorted(point_at, at)
@@ -256,25 +279,28 @@ class Session:
         return results.r_id[pairs].astype(np.int64), results.s_id[pairs].astype(np.int64)
 
 
-def _append(kept: Arrivals, new: Arrivals) -> Arrivals:
-    """Kept rows, which are owned no more, and after them the new ones."""
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+
+
+def _chain(parts: list[Arrivals]) -> Arrivals:
+    """Arrivals that came one after another, as one."""
     return Arrivals(
         *(
             Side(
-                pa.concat_tables([old.rows, side.rows]),
+                pa.concat_tables([side.rows for side in sides]),
                 *(
-                    np.concatenate([getattr(old, name), getattr(side, name)])
-                    for name in ("time", "index", "before")
+                    np.concatenate([getattr(side, name) for side in sides])
+                    for name in ("time", "index", "before", "own")
                 ),
-                np.repeat([False, True], [len(old.own), len(side.own)]),
             )
-            for old, side in ((kept.r, new.r), (kept.s, new.s))
+            for sides in ([part.r for part in parts], [part.s for part in parts])
         )
     )
 
 
 def _still_live(arrivals: Arrivals, window: Window) -> Arrivals:
-    """The rows that rows yet to come may join."""
+    """The rows that rows yet to come may join, which are owned no more."""
     newest = max((int(side.time[-1]) for side in (arrivals.r, arrivals.s) if len(side.time)), default=0)
     sides = []
     for side, size in ((arrivals.r, window.r), (arrivals.s, window.s)):
@@ -283,6 +309,6 @@ def _still_live(arrivals: Arrivals, window: Window) -> Arrivals:
         else:
             first = int(np.searchsorted(side.time, max(newest - size, np.iinfo(np.int64).min)))
         live = slice(first, None)
-        arrays = (getattr(side, name)[live] for name in ("time", "index", "before", "own"))
-        sides.append(Side(side.rows.slice(live.start), *arrays))
+        time, index, before = (getattr(side, name)[live] for name in ("time", "index", "before"))
+        sides.append(Side(side.rows.slice(first), time, index, before, np.zeros(len(time), bool)))
     return Arrivals(*sides)

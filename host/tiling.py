@@ -56,32 +56,42 @@ class Tile:
     loaded: str  #: "points" or "boxes"
 
 
-def tiles(reach: Reach, capacity: int) -> Iterator[Tile]:
-    """Tiles that cover every pair the windows allow, once, with at most `capacity` loaded tuples each."""
-    by_boxes = list(_tiles_of_boxes(reach, capacity))
-    by_points = list(_tiles_of_points(reach, capacity))
-    return iter(min(by_boxes, by_points, key=lambda plan: sum(map(_moved, plan))))
+def tiles(reach: Reach, capacity: int, new_point: int = 0, new_box: int = 0) -> list[Tile]:
+    """Tiles that cover every pair the windows allow, once, with at most `capacity` loaded tuples each.
+
+    Pairs of a point before `new_point` with a box before `new_box` are left out.
+    """
+    points, boxes = len(reach.point_place), len(reach.box_place)
+    chosen = []
+    for part in (
+        (slice(0, points), slice(new_box, boxes)),
+        (slice(new_point, points), slice(0, new_box)),
+    ):
+        plans = (list(cut(reach, capacity, *part)) for cut in (_tiles_of_boxes, _tiles_of_points))
+        chosen += min(plans, key=lambda plan: sum(_moved(tile) + capacity for tile in plan))
+    return chosen
 
 
 def _moved(tile: Tile) -> int:
     return sum(part.stop - part.start for part in (tile.points, tile.boxes))
 
 
-def _tiles_of_boxes(reach: Reach, capacity: int) -> Iterator[Tile]:
-    for start in range(0, len(reach.first), capacity):
-        boxes = slice(start, min(start + capacity, len(reach.first)))
-        points = slice(int(reach.first[start]), int(reach.last[boxes.stop - 1]))
-        if points.start < points.stop:
-            yield Tile(points, boxes, "boxes")
-
-
-def _tiles_of_points(reach: Reach, capacity: int) -> Iterator[Tile]:
-    count = len(reach.point_place)
-    for start in range(0, count, capacity):
-        points = slice(start, min(start + capacity, count))
-        boxes = slice(
-            int(np.searchsorted(reach.last, points.start, "right")),
-            int(np.searchsorted(reach.first, points.stop, "left")),
+def _tiles_of_boxes(reach: Reach, capacity: int, points: slice, boxes: slice) -> Iterator[Tile]:
+    for start in range(boxes.start, boxes.stop, capacity):
+        loaded = slice(start, min(start + capacity, boxes.stop))
+        past = slice(
+            max(int(reach.first[start]), points.start), min(int(reach.last[loaded.stop - 1]), points.stop)
         )
-        if boxes.start < boxes.stop:
-            yield Tile(points, boxes, "points")
+        if past.start < past.stop:
+            yield Tile(past, loaded, "boxes")
+
+
+def _tiles_of_points(reach: Reach, capacity: int, points: slice, boxes: slice) -> Iterator[Tile]:
+    for start in range(points.start, points.stop, capacity):
+        loaded = slice(start, min(start + capacity, points.stop))
+        past = slice(
+            max(int(np.searchsorted(reach.last, loaded.start, "right")), boxes.start),
+            min(int(np.searchsorted(reach.first, loaded.stop, "left")), boxes.stop),
+        )
+        if past.start < past.stop:
+            yield Tile(loaded, past, "points")

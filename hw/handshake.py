@@ -47,8 +47,8 @@ class Handshake(wiring.Component):
     With `depth = segment / lanes` and nothing found,
 
     - throughput is one tuple every `depth` cycles, not a cycle more;
-    - `latency(parameters)` cycles pass from a tuple's transfer on `tuples` to its first pair on
-      `results`, if the two meet in the tuple's first core;
+    - `latency(parameters)` cycles pass from a tuple's transfer on `tuples` to a pair on `results`, if
+      the two meet in the first row of the tuple's first core;
     - a flush takes `flush_cycles(parameters)` cycles;
     - a mark comes out after at most `mark_distance(parameters)` further tuples, or a flush. While one
       waits, of those behind it only the newest is kept: a mark stands for all marks before it.
@@ -60,7 +60,10 @@ class Handshake(wiring.Component):
 
     @staticmethod
     def latency(parameters: Parameters) -> int:
-        """Cycles from a tuple's transfer to its pair with the newest tuple of its first core."""
+        """Cycles from a tuple's transfer to its pair with a tuple in the first row it meets.
+
+        With a depth of 1 there is one row; otherwise the first is the second oldest of each bank.
+        """
         depth = parameters.segment // parameters.lanes
         return (2 if depth == 1 else 3) + Gather.levels(parameters.cores)
 
@@ -68,16 +71,17 @@ class Handshake(wiring.Component):
     def flush_cycles(parameters: Parameters) -> int:
         """Cycles from a flush's transfer until the next word is taken."""
         depth = parameters.segment // parameters.lanes
-        return 1 + parameters.capacity * depth + depth
+        return 1 + (parameters.cores - 1) * parameters.segment * depth + depth
 
     @staticmethod
     def mark_distance(parameters: Parameters) -> int:
         """How many tuples after a mark make sure that all before it have met.
 
         After `a` R tuples and `b` S tuples the newest before the mark are `a // segment` and
-        `b // segment` cores along; they have met once these add up to `cores - 1`.
+        `b // segment` cores along; they have met once these add up to `cores - 1`. They do when
+        `a + b` is `capacity - 1`, because the two remainders cannot make up for another core.
         """
-        return (parameters.cores + 1) * parameters.segment - 2
+        return parameters.capacity - 1
 
     def elaborate(self, platform):
         m = Module()
@@ -150,7 +154,7 @@ class Handshake(wiring.Component):
         settled = Signal()  # nothing has entered since the windows were empty
         horizon_r = Signal(HORIZON_LAYOUT)
         horizon_s = Signal(HORIZON_LAYOUT)
-        record = Signal(RESULT_LAYOUT)
+        record = Signal(RESULT_LAYOUT, reset_less=True)
         remaining = Signal(range(max(p.capacity, depth) + 1), init=depth)
         take = Signal()
         due = Signal()
@@ -177,12 +181,12 @@ class Handshake(wiring.Component):
                         with m.Case(Kind.S):
                             m.d.comb += shift_s.eq(1)
                         with m.Case(Kind.FLUSH):
-                            m.d.sync += [
-                                state.eq(State.FLUSH),
-                                remaining.eq(p.capacity),
-                                horizon_r.valid.eq(0),
-                                horizon_s.valid.eq(0),
-                            ]
+                            m.d.sync += [horizon_r.valid.eq(0), horizon_s.valid.eq(0)]
+                            # From the first core to the last: then each R tuple has met every S tuple.
+                            if p.cores > 1:
+                                m.d.sync += [state.eq(State.FLUSH), remaining.eq((p.cores - 1) * p.segment)]
+                            else:
+                                m.d.sync += [state.eq(State.CLEAR), remaining.eq(depth)]
                         with m.Case(Kind.MARK):
                             newest = {"valid": 1, "id": word.id, "since": shifted}
                             for slot, free in ((mark, ~mark.valid), (next_mark, mark.valid)):

@@ -61,7 +61,7 @@ class Segment(wiring.Component):
             with m.If(self.clear):
                 m.d.comb += incoming.valid.eq(0)
             if self._depth == 1:
-                bank = Signal(shape, name=f"bank_{lane}")
+                bank = Signal(shape, name=f"bank_{lane}", reset_less=True)
                 with m.If(self.shift):
                     m.d.sync += bank.eq(incoming)
                 row = bank

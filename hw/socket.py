@@ -26,7 +26,7 @@ class Kind(enum.Enum, shape=3):
     R = 0  #: an R tuple: `id`, `dims.point`
     S = 1  #: an S tuple: `id`, `dims.box`
     FLUSH = 2  #: meet whatever has not met yet, then empty the windows
-    MARK = 3  #: comes out again, with its `id`, after every result of the tuples before it
+    MARK = 3  #: comes out after every result of the tuples before it, and stands for all marks before it
     HORIZON_R = 4  #: R ids before `id` (modulo 2**32) are dead: evicting them loses nothing
     HORIZON_S = 5  #: the same for S ids
 

@@ -68,13 +68,14 @@ CONDITIONS: dict[str, tuple[str, Callable[[dict, dict], bool]]] = {
         lambda r, s: _near(r["x"], s["a"], 4) and _both(r["y"], s["b"]) and r["y"] > 6 and s["b"] < 12,
     ),
 }
+#: Windows as they are asked for, and as the oracle takes them, for a device's parameters.
 WINDOWS = {
-    "time": ("4 seconds", Windows("time", 4 * SECOND, 4 * SECOND)),
-    "uneven_time": (("0 seconds", "9 seconds"), Windows("time", 0, 9 * SECOND)),
-    "rows": ("5 rows", Windows("rows", 5, 5)),
-    "uneven_rows": (("0 rows", "17 rows"), Windows("rows", 0, 17)),
-    "device": ("{capacity} rows", None),
-    "larger": (("{larger} rows", "{larger} rows"), None),
+    "time": lambda p: ("4 seconds", Windows("time", 4 * SECOND, 4 * SECOND)),
+    "uneven_time": lambda p: (("0 seconds", "9 seconds"), Windows("time", 0, 9 * SECOND)),
+    "rows": lambda p: ("5 rows", Windows("rows", 5, 5)),
+    "uneven_rows": lambda p: (("0 rows", "17 rows"), Windows("rows", 0, 17)),
+    "device": lambda p: (f"{p.capacity} rows", Windows("rows", p.capacity, p.capacity)),
+    "larger": lambda p: (f"{2 * p.capacity + 5} rows", Windows("rows", *[2 * p.capacity + 5] * 2)),
 }
 #: Rows in both streams together, at the edges of the device's segments and windows.
 SIZES = {
@@ -99,10 +100,7 @@ class Problem:
 
 def problem(rng: np.random.Generator, count: int, condition: str, window: str, p) -> Problem:
     on, predicate = CONDITIONS[condition]
-    text, windows = WINDOWS[window]
-    if windows is None:
-        rows = p.capacity if window == "device" else 2 * p.capacity + 5
-        text, windows = f"{rows} rows", Windows("rows", rows, rows)
+    text, windows = WINDOWS[window](p)
     r_count = int(rng.integers(0, count + 1)) if count > 1 else count
     r = _rows(rng, r_count, "x", "y", count)
     s = _rows(rng, count - r_count, "a", "b", count)
@@ -150,8 +148,9 @@ def _ids(arrivals, result) -> Counter:
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("device", ["parallel", "serial", "paper"])
-def test_device(device, condition, window, size, seed, rng):
+def test_device(device, condition, window, size, seed, rng, monkeypatch):
     p = parameters(device)
+    monkeypatch.setattr("host.session.CHUNK", int(rng.choice([7, 1 << 16])))
     given = problem(rng, SIZES[size](p), condition, window, p)
     stalls = STALLS[rng.choice(list(STALLS))]
     with open_device(f"{DEVICES[device]}&stalls={seed},{stalls[0]},{stalls[1]}") as opened:
@@ -209,12 +208,11 @@ def test_spark(spark, condition, window, rng):
 
     p = parameters("default")
     given = problem(rng, 300, condition, window, p)
-    text = WINDOWS[window][0] if WINDOWS[window][1] else f"{2 * p.capacity + 5} rows"
     joined = stream_join(
         spark.createDataFrame(given.r),
         spark.createDataFrame(given.s),
         on=CONDITIONS[condition][0],
-        window=text,
+        window=WINDOWS[window](p)[0],
         time="ts",
         offload="sim",
         device=DEVICES["default"],

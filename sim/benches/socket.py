@@ -4,7 +4,7 @@ import cocotb
 import numpy as np
 
 from hw.socket import Fault, Kind, Tag, tuple_layout
-from hw.words import locate
+from hw.words import locate, pack_points
 
 from .testbench import STALLS, Stalls, Testbench
 
@@ -88,6 +88,33 @@ async def marks_come_after_the_results_before_them(dut, stalls):
 
 
 @cocotb.test()
+async def marks_do_not_overtake_the_last_pair(dut):
+    """With every pair matching, a mark without a flush comes only after all pairs before it."""
+    bench = await Testbench.start(dut)
+    capacity = bench.parameters.capacity
+    for chance_s in (0.5, 0.1, 0.9):
+        streams = bench.streams(4 * capacity, span=1, width=0, chance_s=chance_s)
+        middle = 2 * capacity + bench.parameters.segment // 2
+        words = [streams.words[:middle], bench.mark(middle), streams.words[middle:], bench.flush(0)]
+        traffic = await bench.exchange(np.concatenate(words), stalls=Stalls(sink=0.3))
+        results = traffic.results
+        at = int(np.flatnonzero((results.tag == Tag.MARK.value) & (results.mark_id == middle))[0])
+        before = set(zip(results.r_id[:at].tolist(), results.s_id[:at].tolist()))
+        assert before >= set(streams.found(capacity, middle))
+
+
+@cocotb.test()
+async def the_newest_of_waiting_marks_comes_out(dut):
+    """Marks that wait together: the first comes out, and the newest; the ones between may stand back."""
+    bench = await Testbench.start(dut)
+    streams = bench.streams(3 * bench.parameters.capacity)
+    words = [streams.words[:3], *(bench.mark(id) for id in (11, 12, 13)), streams.words[3:]]
+    traffic = await bench.exchange(np.concatenate(words), until=13)
+    marks = traffic.results.mark_id[traffic.results.tag == Tag.MARK.value].tolist()
+    assert marks[0] == 11 and marks[-1] == 13 and marks == sorted(marks)
+
+
+@cocotb.test()
 async def flush_empties_the_windows(dut):
     """Tuples after a flush meet none before it."""
     bench = await Testbench.start(dut)
@@ -121,6 +148,24 @@ async def live_evictions_are_counted(dut):
 
 
 @cocotb.test()
+async def horizons_compare_modulo_and_end_with_a_flush(dut):
+    """Ids wrap at 2**32; a flush evicts nothing and forgets the horizon."""
+    bench = await Testbench.start(dut)
+    capacity, dims = bench.parameters.capacity, bench.parameters.dims
+    first = 2**32 - 2
+    count = capacity + 4
+    ids = (first + np.arange(count)) % 2**32
+    points = pack_points(dims, ids, [np.zeros(count, np.uint64)] * len(dims))
+    # Four tuples leave: the two before the wrap are dead, and one of the two after it.
+    words = [bench.horizon(Kind.HORIZON_R, 1), points, bench.flush(1)]
+    await bench.exchange(np.concatenate(words), until=1)
+    assert bench.counters()["live_evictions"] == 1
+    # Without a horizon nothing counts, whatever leaves.
+    await bench.exchange(np.concatenate([points, bench.flush(2)]), until=2)
+    assert bench.counters()["live_evictions"] == 1
+
+
+@cocotb.test()
 async def unknown_kinds_are_reported_and_skipped(dut):
     """A word of no known kind gives an error record with the kind, and the joiner goes on."""
     bench = await Testbench.start(dut)
@@ -144,10 +189,12 @@ async def unknown_kinds_are_reported_and_skipped(dut):
 async def reset_leaves_nothing_behind(dut):
     """After a reset in the middle of a stream the joiner is as new."""
     bench = await Testbench.start(dut)
-    await bench.exchange(bench.streams(3 * bench.parameters.capacity, span=3).words, until=None)
+    full = bench.streams(3 * bench.parameters.capacity, span=1, width=0)
+    await bench.exchange(full.words, until=None)
     await bench.reset()
     assert set(bench.counters().values()) == {0}
-    streams = bench.streams(3 * bench.parameters.capacity)
+    await bench.ends_empty()
+    streams = bench.streams(3 * bench.parameters.capacity, span=1, width=0)
     traffic = await bench.exchange(np.concatenate([streams.words, bench.flush()]), stalls=STALLS["both"])
     assert sorted(traffic.pairs) == streams.pairs(bench.parameters.capacity)
     await bench.ends_empty()

@@ -166,6 +166,8 @@ class Testbench:
         depth = p.segment // p.lanes
         # Every tuple scans, every result leaves, and each does so only between stalls.
         patience = 200 + refuse + 4 * depth * (p.capacity + 8)
+        # Nor may it go on for ever: each tuple gives at most a window of pairs, each result stalls a little.
+        limit = self.cycle + 20 * (len(words) + 1) * (patience + p.capacity)
         traffic = Traffic()
         pending = [_integer(row) for row in words]
         pending.reverse()
@@ -198,7 +200,7 @@ class Testbench:
             self.cycle += 1
             if offered is None and not pending and until is None:
                 break
-            assert idle < patience, (
+            assert idle < patience and self.cycle < limit, (
                 f"stuck for {idle} cycles: {len(traffic.taken)} of {len(words)} words taken, "
                 f"{len(traffic.words)} results, waiting for mark {until}"
             )

@@ -32,6 +32,10 @@ from ..configurations import DEVICES
             "accepted: buffer, cores, dims, lanes, segment",
         ),
         (
+            "sim:handshake?cores=4&cores=8",
+            "device URL 'sim:handshake?cores=4&cores=8': every parameter may be given once",
+        ),
+        (
             "sim:handshake?cores",
             "device URL 'sim:handshake?cores': bad query field: 'cores'",
         ),

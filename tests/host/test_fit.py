@@ -53,6 +53,17 @@ def test_explain_names_the_place_of_each_dimension():
     )
 
 
+def test_a_negated_test_leaves_room_for_values_elsewhere():
+    """With points on every code, none is left for a box that lies outside: the host decides."""
+    fit = Fit(wanted("not_equal"), device("not_equal8"))
+    for highest, unchecked in ((254, set()), (255, {0})):
+        points = [np.arange(highest + 1, dtype=np.uint64)]
+        outside = [np.array([300], np.uint64)]
+        narrowed = fit.narrow(points, outside, outside)
+        assert narrowed.unchecked == unchecked
+        assert Dimension.parse("not_equal8").contains(narrowed.points[0], {"lo": narrowed.lo[0]}).all()
+
+
 codes = st.one_of(
     st.integers(0, 2**64 - 1), st.integers(0, 20), st.integers(2**64 - 20, 2**64 - 1), st.integers(1000, 1400)
 )

@@ -1,0 +1,23 @@
+"""What a core costs on the papers' chip family, in LUTs, its share of result collection included."""
+
+from dataclasses import replace
+
+import pytest
+
+from hw.area import PAPER, measure
+from hw.joiner import JOINERS
+from hw.parameters import ARCHITECTURES
+
+
+@pytest.mark.parametrize("lanes, most", [(PAPER.segment, 800), (1, 350)])
+def test_cores_cost_no_more_than_planned_and_no_more_in_longer_chains(lanes, most):
+    few, many = (measure(replace(PAPER, lanes=lanes, cores=cores)) for cores in (4, 16))
+    assert few.luts / 4 <= most
+    assert many.luts / 16 <= few.luts / 4
+    # A serial core's segments are in distributed RAM, not in registers.
+    assert lanes > 1 or few.ram / 4 > 2 * PAPER.segment
+    assert lanes > 1 or few.flip_flops / 4 < 2 * PAPER.segment * 65
+
+
+def test_every_architecture_has_a_joiner():
+    assert tuple(JOINERS) == ARCHITECTURES
