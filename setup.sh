@@ -15,6 +15,19 @@ find_python() {
     done
 }
 
+# cocotb runs Python inside the simulator and needs it as a shared library, which Debian packs apart.
+has_shared_library() {
+    "$1" - <<'PYTHON' 2>/dev/null
+import ctypes, sysconfig
+
+name = "libpython3.11.so.1.0"
+try:
+    ctypes.CDLL(f"{sysconfig.get_config_var('LIBDIR')}/{name}")
+except OSError:
+    ctypes.CDLL(name)
+PYTHON
+}
+
 missing_packages() {
     local program python
     for program in g++ make perl; do
@@ -24,10 +37,11 @@ missing_packages() {
     java -version 2>&1 | grep -qE 'version "(1[7-9]|[2-9][0-9])' || echo openjdk-17-jre-headless
     python=$(find_python)
     if [ -z "$python" ]; then
-        echo python3 python3-venv
-    elif ! "$python" -c 'import ensurepip' 2>/dev/null; then
-        echo python3-venv
+        echo python3 python3-venv libpython3.11
+        return
     fi
+    "$python" -c 'import ensurepip' 2>/dev/null || echo python3-venv
+    has_shared_library "$python" || echo libpython3.11
 }
 
 missing=$(missing_packages | xargs)

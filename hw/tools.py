@@ -88,6 +88,14 @@ def java() -> Tool:
     return Tool("java", (path,), version[1], dict(os.environ))
 
 
+def check_shared_python() -> None:
+    """Refuses a Python without a shared library, in which cocotb would run its benches."""
+    from find_libpython import find_libpython
+
+    if not find_libpython():
+        raise ToolError("libpython3.11.so not found: install Debian's libpython3.11")
+
+
 def run(tool: Tool, arguments: Sequence[str | Path], *, cwd: Path, seconds: float) -> str:
     """Runs a tool and returns what it printed; stops it, and all that it started, after `seconds`."""
     with subprocess.Popen(

