@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from hw import tools
 from hw.dimension import Dimension
-from hw.errors import TouchlineError
+from hw.errors import ToolError, TouchlineError
 from hw.parameters import Parameters
 from hw.verilog import emit
 
@@ -87,6 +87,8 @@ def run(parameters: Parameters, seed: int) -> Outcome:
             extra_env={"TOUCHLINE_BENCH": f"{parameters.architecture}?{parameters.options()}"},
             log_file=folder / "log.txt",
         )
+    if not results.exists():
+        raise ToolError(f"the simulator of {parameters.name} ended without results: see {folder / 'log.txt'}")
     cases = list(ElementTree.parse(results).iter("testcase"))
     failed = tuple(
         case.get("name")
