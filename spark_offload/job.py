@@ -1,0 +1,180 @@
+"""A join of two files as a Spark job: `touchline join`, or `spark-submit spark_offload/job.py`."""
+
+import argparse
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from tqdm import tqdm
+
+from hw import tools
+from hw.errors import ParameterError, TouchlineError
+from spark_offload.stream_join import OFFLOADS, StreamJoin
+
+FORMATS = ("parquet", "csv", "json")
+#: Seconds in which Spark hands over the counts of an action that has ended.
+COUNTS_DUE = 60
+
+
+def parser(prog: str | None = None) -> argparse.ArgumentParser:
+    """The command line: inputs, then the arguments of `stream_join`, then the output."""
+    parser = argparse.ArgumentParser(prog=prog, description="Join two files on a device, with Spark.")
+    parser.add_argument("r", metavar="R", help="file or folder with the rows of R")
+    parser.add_argument("s", metavar="S", help="file or folder with the rows of S")
+    parser.add_argument("--on", required=True, help="condition, such as 'r.x BETWEEN s.a - 10 AND s.a + 10'")
+    parser.add_argument(
+        "--window",
+        required=True,
+        nargs="+",
+        type=lambda text: int(text) if text.isdecimal() else text,  # where time is an integer, so is a window
+        metavar="LENGTH",
+        help="'10 minutes' or '1000 rows'; two for R and S",
+    )
+    parser.add_argument(
+        "--time", required=True, nargs="+", metavar="COLUMN", help="event time; two for R and S"
+    )
+    parser.add_argument(
+        "--tiebreak", nargs="+", default=[], metavar="COLUMN", help="order of rows of equal time"
+    )
+    parser.add_argument(
+        "--offload", choices=OFFLOADS, default="sim", help="what joins (default: %(default)s)"
+    )
+    parser.add_argument("--architecture", default="handshake", help="default: %(default)s")
+    parser.add_argument("--device", metavar="URL", help="such as 'sim:handshake?cores=8&segment=16'")
+    parser.add_argument("--partitions", type=int, metavar="N", help="slices of history, each a task")
+    parser.add_argument("--input-format", choices=FORMATS, help="default: by the input's suffix")
+    parser.add_argument("--output", required=True, metavar="PATH", help="folder to write")
+    parser.add_argument("--format", choices=FORMATS, default="parquet", help="default: %(default)s")
+    parser.add_argument("--overwrite", action="store_true", help="replace what is at the output path")
+    return parser
+
+
+def run(spark: SparkSession, options: argparse.Namespace) -> dict[str, int | str]:
+    """Joins, writes, and returns the counts of `task.METRICS` and the device's URL."""
+    join = StreamJoin(
+        read(spark, options.r, options.input_format),
+        read(spark, options.s, options.input_format),
+        options.on,
+        _one_or_pair("window", options.window),
+        _one_or_pair("time", options.time),
+        offload=options.offload,
+        architecture=options.architecture,
+        device=options.device,
+        tiebreak=tuple(options.tiebreak),
+        partitions=options.partitions,
+    )
+    observation = Observation()
+    with progress(spark):
+        mode = "overwrite" if options.overwrite else "errorifexists"
+        join.frame(observation).write.format(options.format).mode(mode).option("header", True).save(
+            options.output
+        )
+    return observed(observation) | {"device": join.device}
+
+
+def observed(observation: Observation) -> dict[str, int]:
+    """The counts of an action that has ended. Spark delivers them a moment later, and waits without limit."""
+    counts = []
+    waiter = threading.Thread(target=lambda: counts.append(observation.get), daemon=True)
+    waiter.start()
+    waiter.join(COUNTS_DUE)
+    if not counts:
+        raise TouchlineError(f"Spark did not deliver the counts of the join within {COUNTS_DUE} s")
+    return counts[0]
+
+
+def read(spark: SparkSession, path: str, format: str | None) -> DataFrame:
+    """The rows of a file; CSV has a header, and types are inferred where the format has none."""
+    if format is None:
+        suffixes = {suffix.removeprefix(".") for suffix in PurePosixPath(path).suffixes}
+        format = next((name for name in FORMATS if name in suffixes), None)
+    if format is None:
+        raise ParameterError(
+            f"input {path!r} must end in .{', .'.join(FORMATS)}, or --input-format must say what it is"
+        )
+    return spark.read.format(format).options(header=True, inferSchema=True, inferTimestamp=True).load(path)
+
+
+@contextmanager
+def progress(spark: SparkSession) -> Iterator[None]:
+    """A bar, where there is a terminal, that counts the tasks of whatever Spark runs meanwhile."""
+    tracker, over = spark.sparkContext.statusTracker(), threading.Event()
+
+    def follow():
+        stages = {}
+        with tqdm(desc="joining", unit="task", disable=None, leave=False) as bar:
+            while not over.wait(0.2):
+                for number in {*stages, *tracker.getActiveStageIds()}:
+                    stages[number] = tracker.getStageInfo(number) or stages.get(number)
+                known = [stage for stage in stages.values() if stage]
+                bar.total = sum(stage.numTasks for stage in known)
+                bar.n = sum(stage.numCompletedTasks for stage in known)
+                bar.refresh()
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    try:
+        yield
+    finally:
+        over.set()
+        follower.join(timeout=5)
+
+
+def summary(counts: dict[str, int | str]) -> str:
+    """The closing lines: what went in, what came out, and what it took."""
+    tuples, cycles = counts["tuples"], counts["cycles"]
+    lines = {
+        "tuples": f"{tuples:,}",
+        "without event time": f"{counts['undated']:,}" if counts["undated"] else None,
+        "pairs": f"{counts['pairs']:,}",
+        "device": f"{counts['device']}, {counts['slices']:,} slices",
+        "cycles": f"{cycles:,}",
+        "tuples per cycle": f"{tuples / cycles:.4f}" if cycles else None,
+    }
+    return "\n".join(f"{name:<18}  {value}" for name, value in lines.items() if value is not None)
+
+
+def complaint(error: Exception) -> str:
+    """One line that says what is wrong; of an error in a worker, the line that the worker ended with."""
+    if isinstance(error, PySparkException) and error.getCondition() == "PATH_ALREADY_EXISTS":
+        path = error.getMessageParameters()["outputPath"]
+        return f"output {path} exists already; name another, or give --overwrite"
+    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    raised = [
+        found[1] for line in lines if (found := re.match(r"(?:: )?[\w.]+(?:Error|Exception): (.*)", line))
+    ]
+    return (raised or lines)[-1 if raised else 0]
+
+
+def main(argv: list[str] | None = None, prog: str | None = None) -> int:
+    """Runs the job and returns the exit status: 0, or 2 after one line that says what was wrong."""
+    options = parser(prog).parse_args(argv)
+    try:
+        tools.java()
+        spark = (
+            SparkSession.builder.appName("touchline join")
+            .config("spark.ui.showConsoleProgress", False)
+            .getOrCreate()
+        )
+        spark.sparkContext.setLogLevel("OFF")
+        print(summary(run(spark, options)))
+    except (TouchlineError, PySparkException, Py4JError) as error:
+        print(f"touchline: {complaint(error)}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _one_or_pair(name: str, values: list):
+    if len(values) > 2:
+        raise ParameterError(f"--{name} must be one value, or two for R and S, not {len(values)}: {values!r}")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

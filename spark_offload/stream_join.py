@@ -1,0 +1,217 @@
+"""`stream_join`: a sliding-window join of two DataFrames on a device, one slice of history per task."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_type
+
+from host.device import open_device
+from host.encoding import is_sortable
+from host.output import result_names
+from host.session import Session
+from host.spec import JoinSpec
+from hw.errors import ParameterError, SpecError
+
+from .slices import Slices, sort_keys
+from .task import METRICS, Task
+
+OFFLOADS = ("sim",)
+Length = str | int
+
+_METRICS_TYPE = T.StructType([T.StructField(name, T.LongType()) for name in METRICS])
+
+
+def stream_join(
+    r: DataFrame,
+    s: DataFrame,
+    on: str,
+    window: Length | tuple[Length, Length],
+    time: str | tuple[str, str],
+    offload: str = "sim",
+    architecture: str = "handshake",
+    device: str | None = None,
+    tiebreak: Collection[str | tuple[str, str]] = (),
+    partitions: int | None = None,
+    observation: Observation | None = None,
+) -> DataFrame:
+    """The pairs of rows of `r` and `s` for which `on` holds while both are in their windows.
+
+    `on` is SQL text that names the columns as `r.x` and `s.a`. `window` is a duration or a number of rows
+    ("10 minutes", "1000 rows"), or a pair of them for R and S. `time` names the event time, or is a pair of
+    names; rows without event time join nothing. Rows arrive in the order of event time, then of the columns
+    `tiebreak`, then R before S, then of their own values, and the result depends on nothing else: neither on
+    partitions nor on the order of the input.
+
+    `offload` says what joins ("sim": the simulated gateware of `architecture`, or of the URL `device`), and
+    `partitions` into how many slices, each a task, history is cut. The call itself reads the columns of the
+    arrival order once, to choose the cuts. All columns of both sides come out; a name that both have becomes
+    `r_name` and `s_name`. The first action on the result gives `observation` the counts of `task.METRICS`.
+    """
+    join = StreamJoin(r, s, on, window, time, offload, architecture, device, tiebreak, partitions)
+    return join.frame(observation)
+
+
+def explain(
+    r: DataFrame,
+    s: DataFrame,
+    on: str,
+    window: Length | tuple[Length, Length],
+    time: str | tuple[str, str],
+    **options,
+) -> str:
+    """What `stream_join` with the same arguments would do, and where. No Spark job runs."""
+    return StreamJoin(r, s, on, window, time, **options).explain()
+
+
+@dataclass
+class StreamJoin:
+    """The arguments of `stream_join`, checked."""
+
+    r: DataFrame
+    s: DataFrame
+    on: str
+    window: Length | tuple[Length, Length]
+    time: str | tuple[str, str]
+    offload: str = "sim"
+    architecture: str = "handshake"
+    device: str | None = None
+    tiebreak: Collection[str | tuple[str, str]] = ()
+    partitions: int | None = None
+
+    def __post_init__(self):
+        if self.offload not in OFFLOADS:
+            raise ParameterError(f"offload must be one of {', '.join(OFFLOADS)}, not {self.offload!r}")
+        if self.partitions is not None and (type(self.partitions) is not int or self.partitions < 1):
+            raise ParameterError(f"partitions must be a positive integer or None, not {self.partitions!r}")
+        for name, frame in (("r", self.r), ("s", self.s)):
+            if not isinstance(frame, DataFrame) or frame.isStreaming:
+                kind = "a streaming one" if isinstance(frame, DataFrame) else repr(frame)
+                raise SpecError(f"{name} must be a batch DataFrame, not {kind}")
+        conf = self.r.sparkSession.conf
+        # Spark names columns without regard to case unless told otherwise.
+        fold = str if conf.get("spark.sql.caseSensitive") == "true" else str.lower
+        self._names = result_names(self.r.columns, self.s.columns, fold)
+        self.spec = JoinSpec(
+            self.on,
+            self.window,
+            self.time,
+            _arrow_schema("r", self.r.schema),
+            _arrow_schema("s", self.s.schema),
+            tiebreak=self.tiebreak,
+            timezone=conf.get("spark.sql.session.timeZone"),
+        )
+        self.device = self.device or f"sim:{self.architecture}"
+        with open_device(self.device) as device:  # here, so that a bad URL fails before any task starts
+            self._where = Session(device, self.spec).explain()
+
+    def explain(self) -> str:
+        """Where each part of the join runs, and in how many tasks."""
+        most = self.partitions or self.r.sparkSession.conf.get("spark.sql.shuffle.partitions")
+        return "\n".join(
+            [
+                self._where,
+                f"in at most {most} tasks, each with a device, a slice of history and the window before it",
+            ]
+        )
+
+    def frame(self, observation: Observation | None = None) -> DataFrame:
+        """The result. Reads the columns of the arrival order to choose the cuts."""
+        rows = self._side("r").union(self._side("s"))
+        order = rows.drop("r", "s")
+        slices = Slices.measure(order.where("t IS NOT NULL"), self.partitions)
+        task = Task(self.spec, self.device, (slices.begin("r"), slices.begin("s")), (slices.r, slices.s))
+        number = slices.number(
+            [F.col(name) for name in order.columns], [field.dataType for field in order.schema]
+        )
+        last = {
+            stream: slices.last(stream, self.spec.window, F.col("t"), F.col("owner")) for stream in ("r", "s")
+        }
+        copies = F.sequence("owner", F.when(F.col("is_s"), last["s"]).otherwise(last["r"]))
+        pairs = (
+            rows.withColumn("owner", number)
+            .withColumn("slice", F.explode(copies))
+            .repartitionById(len(slices), "slice")
+            .sortWithinPartitions(*order.columns, *self._values("r"), *self._values("s"))
+            .select("slice", (F.col("owner") == F.col("slice")).alias("own"), "is_s", "t", "r", "s")
+            .mapInArrow(
+                task.__call__,
+                T.StructType(
+                    [
+                        T.StructField("r", self.r.schema),
+                        T.StructField("s", self.s.schema),
+                        T.StructField("metrics", _METRICS_TYPE),
+                    ]
+                ),
+            )
+        )
+        if observation is not None:
+            counts = (F.coalesce(F.sum(f"metrics.{name}"), F.lit(0)).alias(name) for name in METRICS)
+            pairs = pairs.observe(observation, *counts)
+        return pairs.where("metrics IS NULL").select(
+            *(F.col("r").getField(name).alias(alias) for name, alias in zip(self.r.columns, self._names[0])),
+            *(F.col("s").getField(name).alias(alias) for name, alias in zip(self.s.columns, self._names[1])),
+        )
+
+    def _side(self, stream: str) -> DataFrame:
+        """The rows of one stream: what orders them (t, k0, k1, ..., is_s), then a struct for each stream."""
+        frame, other = (self.r, self.s) if stream == "r" else (self.s, self.r)
+        is_s = stream == "s"
+
+        def keys(name: str) -> list[Column]:
+            return sort_keys(F.col(stream).getField(name), frame.schema[name].dataType)
+
+        [time] = keys(self.spec.time[is_s])
+        ties = [key for pair in self.spec.tiebreak for key in keys(pair[is_s])]
+        return (
+            frame.select(F.struct("*").alias(stream))
+            .withColumn("r" if is_s else "s", F.lit(None).cast(other.schema))
+            .select(
+                time.cast("long").alias("t"),
+                *(key.alias(f"k{k}") for k, key in enumerate(ties)),
+                F.lit(is_s).alias("is_s"),
+                "r",
+                "s",
+            )
+        )
+
+    def _values(self, stream: str) -> list[Column]:
+        """What orders rows that are otherwise tied: their own values, but for those that have no order."""
+        return [
+            F.col(stream).getField(field.name)
+            for field in self.spec.schemas[stream]
+            if is_sortable(field.type)
+        ]
+
+
+def _has_variant(kind: T.DataType) -> bool:
+    """Whether there is a variant anywhere in `kind`."""
+    match kind:
+        case T.StructType():
+            return any(_has_variant(field.dataType) for field in kind)
+        case T.ArrayType():
+            return _has_variant(kind.elementType)
+        case T.MapType():
+            return _has_variant(kind.valueType)
+    return isinstance(kind, T.VariantType)
+
+
+def _arrow_schema(side: str, schema: T.StructType) -> pa.Schema:
+    """The Arrow schema in which Spark hands `schema` to a task."""
+    fields = []
+    for field in schema:
+        try:
+            # A variant has an Arrow type, but one that cannot be null beside the rows of the other stream.
+            if _has_variant(field.dataType):
+                raise PySparkException("variant")
+            fields.append(pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC"), field.nullable))
+        except PySparkException:
+            raise SpecError(
+                f"`{side}.{field.name}` is {field.dataType.simpleString()}, which Spark cannot hand to "
+                "Python as Arrow; drop the column or cast it"
+            ) from None
+    return pa.schema(fields)
