@@ -21,10 +21,10 @@ test: $(STAMP) ## run the tests
 demo: $(STAMP) ## join the papers' benchmark streams with Spark on simulated gateware
 	$(PYTHON) -m spark_offload.demo
 
-sim: $(STAMP) ## cocotb regression, or one configuration: make sim ARCH=handshake CORES=16 SEGMENT= LANES= DIMS= SEED=
+sim: $(STAMP) ## cocotb regression, or one configuration: make sim ARCH=handshake CORES=16 SEGMENT= LANES= DIMS= LINK= SEED=
 	$(PYTHON) -m sim.regression $(if $(ARCH),--architecture $(ARCH)) $(if $(CORES),--cores $(CORES)) \
 	  $(if $(SEGMENT),--segment $(SEGMENT)) $(if $(LANES),--lanes $(LANES)) $(if $(DIMS),--dims $(DIMS)) \
-	  $(if $(SEED),--seed $(SEED))
+	  $(if $(LINK),--link $(LINK)) $(if $(SEED),--seed $(SEED))
 
 area: $(STAMP) ## LUTs per core on xc6v, by number of cores
 	$(PYTHON) -m hw.area

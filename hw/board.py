@@ -5,6 +5,7 @@ from amaranth.back import verilog
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from .axi import AxiBoard
 from .frame import Link
 from .parameters import Parameters
 from .shell import Shell
@@ -17,7 +18,7 @@ class StreamBoard(wiring.Component):
 
     def __init__(self, parameters: Parameters, link: Link):
         self._shell = Shell(parameters, link)
-        super().__init__(self._shell.signature)
+        super().__init__({name: self._shell.signature.members[name] for name in ("incoming", "outgoing")})
 
     def elaborate(self, platform):
         m = Module()
@@ -46,8 +47,10 @@ class UartBoard(wiring.Component):
 
 
 def board(parameters: Parameters, link: Link, pins: str, divisor: float | None = None) -> wiring.Component:
-    """The board with these pins: "stream", or "uart" with a divisor."""
-    return StreamBoard(parameters, link) if pins == "stream" else UartBoard(parameters, link, divisor)
+    """The board with these pins: "stream", "axi", or "uart" with a divisor."""
+    if pins == "uart":
+        return UartBoard(parameters, link, divisor)
+    return {"stream": StreamBoard, "axi": AxiBoard}[pins](parameters, link)
 
 
 def emit_board(

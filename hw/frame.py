@@ -43,9 +43,9 @@ class FrameKind(enum.Enum, shape=8):
 
 HEADER_LAYOUT = data.StructLayout(
     {
-        "magic": 16,
-        "kind": FrameKind,
-        "sequence": 8,  # of a DATA frame its number; else see FrameKind
+        "magic": 16,  # 0x4C54, the bytes TL
+        "kind": FrameKind,  # see Frames
+        "sequence": 8,  # of a DATA frame its number; else see Frames
         "acknowledge": 8,  # the number of the next frame expected from the other side
         "credit": 8,  # how many frames from that number on will be taken
         "length": 16,  # payload words
@@ -58,15 +58,15 @@ CRC_BYTES = 4
 class Register(enum.Enum, shape=8):
     """Registers of 32 bits, read-only."""
 
-    IDENTITY = 0  #: IDENTITY_WORD
+    IDENTITY = 0  #: the bytes TCHL
     VERSION = 1  #: of this definition
     LENGTH = 2  #: bytes of text from TEXT on
     DAMAGED = 3  #: frames skipped since power-up, modulo 2**32
-    TUPLES = 8  #: the joiner's counters, in the order of COUNTERS_LAYOUT
-    PAIRS = 9
-    STEPS = 10
-    STALLS = 11
-    LIVE_EVICTIONS = 12
+    TUPLES = 8  #: the joiner's counters, see `hw/socket.py`
+    PAIRS = 9  #: another
+    STEPS = 10  #: another
+    STALLS = 11  #: another
+    LIVE_EVICTIONS = 12  #: the last of them
     DIGEST = 16  #: SHA-256 of the text, 8 registers
     TEXT = 32  #: architecture and parameters as in a URL, 4 bytes per register
 
@@ -92,6 +92,20 @@ class Link:
             raise ParameterError(f"link payload must be an integer from 1 to 4096, not {self.payload!r}")
         if self.frames not in (2, 4, 8, 16, 32, 64):
             raise ParameterError(f"link frames must be a power of two from 2 to 64, not {self.frames!r}")
+
+    @classmethod
+    def parse(cls, text: str) -> "Link":
+        """A link from text such as "8,120,8", as `str` makes it."""
+        try:
+            width, payload, frames = map(int, text.split(","))
+        except ValueError:
+            raise ParameterError(
+                f"link must be width, payload and frames such as 8,120,8, not {text!r}"
+            ) from None
+        return cls(width, payload, frames)
+
+    def __str__(self) -> str:
+        return f"{self.width},{self.payload},{self.frames}"
 
     def words(self, size: int) -> int:
         """How many words hold `size` bytes."""
@@ -119,7 +133,8 @@ class Link:
 
 def identity(parameters: Parameters, link: Link) -> str:
     """The text that a device tells about itself: its joiner as in a URL, and its link."""
-    text = f"{parameters.architecture}?{parameters.options()}&link={link.width},{link.payload},{link.frames}"
+    text = f"{parameters.architecture}?{parameters.options()}&link={link}"
     if len(text) > TEXT_LIMIT:
-        raise ParameterError(f"a device's text must have at most {TEXT_LIMIT} bytes, not {len(text)}: {text!r}")
+        size = len(text)
+        raise ParameterError(f"a device's text must have at most {TEXT_LIMIT} bytes, not {size}: {text!r}")
     return text

@@ -32,6 +32,7 @@ class Framer(wiring.Component):
                 "step": Out(1),
                 "done": Out(1),  # the last word goes out in this cycle
                 "words": Out(stream.Signature(link.width)),
+                "last": Out(1),  # the word on offer is its frame's last
             }
         )
 
@@ -51,6 +52,8 @@ class Framer(wiring.Component):
             self.words.valid.eq(state != _State.IDLE),
             moves.eq(self.words.valid & self.words.ready),
             crc.data.eq(self.words.payload),
+            self.last.eq((state == _State.CRC) & (count == 1)),
+            self.done.eq(self.last & moves),
             self.idle.eq((state == _State.IDLE) | self.done),
         ]
         with m.Switch(state):
@@ -74,8 +77,7 @@ class Framer(wiring.Component):
                 m.d.comb += self.words.payload.eq(sent)
                 with m.If(moves):
                     m.d.sync += [check.eq(sent >> width), first.eq(0), count.eq(count - 1)]
-                    with m.If(count == 1):
-                        m.d.comb += self.done.eq(1)
+                    with m.If(self.last):
                         m.d.sync += state.eq(_State.IDLE)
         # `first` also marks the first word of the CRC, which is not in `check` yet.
         with m.If(moves & (state != _State.CRC) & (count == 1)):

@@ -25,6 +25,7 @@ from .framer import Framer
 from .joiner import joiner
 from .parameters import Parameters
 from .socket import COUNTERS_LAYOUT, RESULT_LAYOUT, tuple_layout
+from .stamp import Stamp
 
 _COUNTERS = dict(
     zip(
@@ -120,13 +121,16 @@ class Shell(wiring.Component):
         least = max(link.tuple_words(parameters), link.result_words, link.words(4))
         if link.payload < least:
             raise ParameterError(
-                f"link payload must be at least {least} words for tuples and results of {link.width}-bit words, "
-                f"not {link.payload!r}"
+                f"link payload must be at least {least} words for tuples and results "
+                f"of {link.width}-bit words, not {link.payload!r}"
             )
         super().__init__(
             {
                 "incoming": In(stream.Signature(link.width)),
                 "outgoing": Out(stream.Signature(link.width)),
+                "last": Out(1),  # the word on offer is its frame's last
+                "register": In(8),  # a register to look at beside the link ...
+                "value": Out(32),  # ... and what is in it
             }
         )
 
@@ -138,7 +142,7 @@ class Shell(wiring.Component):
         m.submodules.framer = framer = Framer(link)
         m.submodules.received = received = FrameRing(link)
         m.submodules.results = results = FrameRing(link)
-        m.submodules.joiner = plug = ResetInserter(reset)(joiner(self._parameters))
+        m.submodules.joiner = plug = Stamp(joiner, self._parameters, reset=reset)
         m.submodules.unpack = unpack = ResetInserter(reset)(
             Unpack(tuple_layout(self._parameters.dims), link.width)
         )
@@ -153,6 +157,7 @@ class Shell(wiring.Component):
             results.clear.eq(reset),
         ]
         wiring.connect(m, framer.words, wiring.flipped(self.outgoing))
+        m.d.comb += self.last.eq(framer.last)
 
         # Received payloads go to their ring; they count once their frame is good and its number is next.
         header = deframer.header
@@ -194,7 +199,10 @@ class Shell(wiring.Component):
                 # An acknowledgement of frames that were never sent is none.
                 with m.If(acknowledged <= results.ahead):
                     m.d.comb += results.release.eq(acknowledged)
-                    m.d.sync += [oldest.eq(header.acknowledge), allowed.eq(header.acknowledge + header.credit)]
+                    m.d.sync += [
+                        oldest.eq(header.acknowledge),
+                        allowed.eq(header.acknowledge + header.credit),
+                    ]
                 m.d.sync += expected.eq(expected + in_order)
                 with m.If(header.kind == FrameKind.READ):
                     m.d.sync += address.eq(header.sequence)
@@ -226,7 +234,8 @@ class Shell(wiring.Component):
         sending_results = Signal()
         sending_value = Signal()
         current = Signal(8)
-        value = self._registers(m, address, plug.counters, damaged)
+        value = Signal(32)
+        self._registers(m, [(address, value), (self.register, self.value)], plug.counters, damaged)
         rest_of_value = Signal(max(32, link.width))
         m.d.comb += [
             current.eq(oldest + results.ahead),
@@ -304,8 +313,8 @@ class Shell(wiring.Component):
                 ]
         return m
 
-    def _registers(self, m: Module, address: Value, counters: Value, damaged: Value) -> Value:
-        """The value of the register at `address`."""
+    def _registers(self, m: Module, ports: list[tuple[Value, Value]], counters: Value, damaged: Value):
+        """Shows the registers: at each port, an address and a value, the value at the address."""
         text = identity(self._parameters, self._link).encode()
         words = [0] * NUMBERS
         words[Register.IDENTITY.value] = IDENTITY_WORD
@@ -315,13 +324,12 @@ class Shell(wiring.Component):
             for at in range(0, len(content), 4):
                 words[first.value + at // 4] = int.from_bytes(content[at : at + 4], "little")
         m.submodules.registers = fixed = memory.Memory(shape=32, depth=NUMBERS, init=words)
-        read = fixed.read_port(domain="comb")
-        value = Signal(32)
-        m.d.comb += [read.addr.eq(address), value.eq(read.data)]
-        with m.Switch(address):
-            with m.Case(Register.DAMAGED.value):
-                m.d.comb += value.eq(damaged)
-            for name, register in _COUNTERS.items():
-                with m.Case(register.value):
-                    m.d.comb += value.eq(counters[name])
-        return value
+        for address, value in ports:
+            read = fixed.read_port(domain="comb")
+            m.d.comb += [read.addr.eq(address), value.eq(read.data)]
+            with m.Switch(address):
+                with m.Case(Register.DAMAGED.value):
+                    m.d.comb += value.eq(damaged)
+                for name, register in _COUNTERS.items():
+                    with m.Case(register.value):
+                        m.d.comb += value.eq(counters[name])
