@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 STAMP := .venv/.ready
 
-.PHONY: help setup test demo sim area bench lint lock clean
+.PHONY: help setup test demo sim area bench docs lint lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -21,16 +21,19 @@ test: $(STAMP) ## run the tests
 demo: $(STAMP) ## join the papers' benchmark streams with Spark on simulated gateware
 	$(PYTHON) -m spark_offload.demo
 
-sim: $(STAMP) ## cocotb regression, or one configuration: make sim CORES=16 (ARCH= SEGMENT= LANES= BUFFER= DIMS= SEED=)
+sim: $(STAMP) ## cocotb regression, or one configuration: make sim CORES=16 (ARCH= SEGMENT= LANES= BUFFER= DIMS= LINK= SEED=)
 	$(PYTHON) -m sim.regression $(if $(ARCH),--architecture $(ARCH)) $(if $(CORES),--cores $(CORES)) \
 	  $(if $(SEGMENT),--segment $(SEGMENT)) $(if $(LANES),--lanes $(LANES)) $(if $(BUFFER),--buffer $(BUFFER)) \
-	  $(if $(DIMS),--dims $(DIMS)) $(if $(SEED),--seed $(SEED))
+	  $(if $(DIMS),--dims $(DIMS)) $(if $(LINK),--link $(LINK)) $(if $(SEED),--seed $(SEED))
 
 area: $(STAMP) ## LUTs per core on xc6v, by number of cores
 	$(PYTHON) -m hw.area
 
 bench: $(STAMP) ## cycles per tuple of the larger configurations
 	$(PYTHON) -m sim.bench
+
+docs: $(STAMP) ## write the pages that are made from definitions
+	$(PYTHON) -m hw.link_page
 
 lint: $(STAMP) ## check style and format
 	$(PYTHON) -m ruff check .

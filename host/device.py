@@ -6,8 +6,10 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from hw.errors import ParameterError
+from hw.errors import DeviceError, ParameterError
 from hw.parameters import Parameters
+
+from .transport import TRANSPORTS
 
 
 @dataclass(frozen=True)
@@ -16,9 +18,13 @@ class Exchange:
 
     results: np.ndarray  #: uint32[n, words] as on the joiner's `results`
     marks: int  #: how many of them are marks
-    cycles: int  #: how long the device took
+    cycles: int  #: how long the device took; 0 if it is at the end of a wire and its clock is not seen
     counters: dict[str, int]  #: how far they have gone since the exchange before
     activity: np.ndarray | None  #: [bucket, core] how often each core found a pair, if watched
+
+
+class LinkLost(DeviceError):
+    """A device that cannot be reached, or was reset: what was sent since the last mark must be sent again."""
 
 
 class Device(Protocol):
@@ -30,8 +36,12 @@ class Device(Protocol):
     def exchange(self, words: np.ndarray, *, marks: int = 0, bucket: int | None = None) -> Exchange:
         """Sends `words`, and returns all results until `marks` marks have come back.
 
-        Of several marks that wait together a joiner may keep only the newest: wait for one at a time.
+        Of several marks that wait together a joiner may keep only the newest: wait for one at a time. After
+        an error the device must be restarted before it is used again.
         """
+
+    def restart(self) -> None:
+        """Makes the device as it was when it was opened."""
 
     def close(self) -> None:
         """Gives the device back."""
@@ -55,7 +65,8 @@ class SimulatedDevice:
         seed, *chances = stalls
         self._random = np.random.default_rng(seed) if any(chances) else None
         self._chances = chances
-        self._model = load(parameters).open()
+        self._library = load(parameters)
+        self._model = self._library.open()
         self._counted: dict[str, int] = {}
 
     @staticmethod
@@ -80,6 +91,12 @@ class SimulatedDevice:
         self._counted = run.counters
         return Exchange(run.results, marks, run.cycles, counters, run.activity)
 
+    def restart(self) -> None:
+        """See `Device.restart`."""
+        self._model.close()
+        self._model = self._library.open()
+        self._counted = {}
+
     def close(self) -> None:
         """See `Device.close`."""
         self._model.close()
@@ -91,15 +108,21 @@ class SimulatedDevice:
         self.close()
 
 
-def open_device(url: str) -> Device:
-    """Opens a device, for example `sim:handshake?cores=8&segment=16`.
+def open_device(url: str, parameters: Parameters | None = None) -> Device:
+    """Opens a device, for example `sim:handshake?cores=8&segment=16` or `serial:/dev/ttyUSB0?baud=115200`.
 
-    Every parameter of the joiner may be given; `stalls=SEED,IN,OUT` as well, which makes a
-    simulated device's streams wait at random, with chances of IN and OUT in 256.
+    In a `sim:` URL every parameter of the joiner may be given; `stalls=SEED,IN,OUT` as well, which makes the
+    device's streams wait at random, with chances of IN and OUT in 256. A device behind a wire (`serial:`,
+    `tcp:`, `xdma:`) tells its parameters; if it has others than the URL or `parameters` say, it is refused.
     """
     scheme, colon, rest = url.partition(":")
+    if colon and scheme in TRANSPORTS:
+        from .link import open_link
+
+        return open_link(url, parameters)
     if scheme != "sim" or not colon:
-        raise ParameterError(f"device URL must start with sim:, not {url!r}")
+        accepted = ", ".join(f"{name}:" for name in TRANSPORTS)
+        raise ParameterError(f"device URL must start with sim:, {accepted}, not {url!r}")
     architecture, _, query = rest.partition("?")
     try:
         given = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))

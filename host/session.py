@@ -2,33 +2,36 @@
 
 Data flows one way: arrivals -> points and boxes -> the device's codes -> words -> device -> pairs
 -> recheck. A handshake chain keeps its tuples until others push them out, so each run ends with a
-flush, and a continuous session sends what is still live again with the next rows.
+flush, and a continuous session sends what is still live again with the next rows. Nothing of a run is
+handed on before its mark has come, so a run that a device dies in is run again, there or elsewhere.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pyarrow as pa
 
-from hw.errors import DataError, DeviceError
+from hw.errors import DataError, DeviceError, ParameterError
 from hw.socket import Fault, Kind, Tag, tuple_layout
 from hw.words import pack, pack_boxes, pack_control, pack_points, unpack_results
 
 from .arrival import Arrivals, Side
-from .device import Device, Exchange
+from .device import Device, Exchange, LinkLost
 from .fit import Codes, Fit
 from .output import joined_rows
 from .spec import Encoded, JoinSpec
 from .tiling import Reach, tiles
 from .window import Window
 
-#: Words per exchange while a stream slides through the device, so that memory stays bounded.
+#: Words per exchange while a stream slides through the device.
 CHUNK = 1 << 16
 #: Horizons cost two words each, so they are not sent more often than this many tuples apart.
 HORIZON_DISTANCE = 32
 #: How many stretches of time a watched run is cut into.
 BUCKETS = 240
+#: How often a run is run again when its device was lost.
+RETRIES = 3
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Stats:
 
     tuples: int = 0  #: rows that were joined, each counted where it is owned
     pairs: int = 0  #: rows of the result
-    cycles: int = 0  #: clock cycles of the device
+    cycles: int = 0  #: clock cycles of the device; 0 behind a wire, where its clock is not seen
     comparisons: int = 0  #: by the device's comparators, those with empty places included
     stalls: int = 0  #: cycles in which results held the device up
     tiles: int = 0  #: runs of the device, each ended by a flush
@@ -57,10 +60,17 @@ class JoinResult:
 
 
 class Session:
-    """A join on an open device."""
+    """A join on an open device; `spares` are devices like it that take over when it is lost."""
 
-    def __init__(self, device: Device, spec: JoinSpec):
+    def __init__(self, device: Device, spec: JoinSpec, spares: Sequence[Device] = ()):
+        for spare in spares:
+            if spare.parameters != device.parameters:
+                raise ParameterError(
+                    f"spare device {spare.url}: parameters must be {device.parameters.options()}, "
+                    f"not {spare.parameters.options()}"
+                )
         self._device = device
+        self._spares = list(spares)
         self._spec = spec
         self._fit = Fit(spec.dimensions, device.parameters.dims)
         self._kept: Arrivals | None = None  # rows that later ones may still join
@@ -90,17 +100,13 @@ class Session:
                 (arrivals.s.own, encoded.boxes.row),
             )
         )
-        try:
-            for exchange, unchecked in self._runs(encoded, reach, *new, watch):
-                stats += self._account(exchange)
-                if watch:
-                    activity.append(exchange.activity)
-                point, box = self._pairs_of(exchange)
-                kept = self._spec.refine(arrivals, encoded, point, box, unchecked)
-                pairs.append((encoded.points.row[point[kept]], encoded.boxes.row[box[kept]]))
-        except BaseException:
-            self._device.close()  # tuples may be left inside, and would join with those of the next run
-            raise
+        for exchange, unchecked in self._runs(encoded, reach, *new, watch):
+            stats += self._account(exchange)
+            if watch:
+                activity.append(exchange.activity)
+            point, box = self._pairs_of(exchange)
+            kept = self._spec.refine(arrivals, encoded, point, box, unchecked)
+            pairs.append((encoded.points.row[point[kept]], encoded.boxes.row[box[kept]]))
         r, s = (np.concatenate([part[k] for part in pairs] or [np.empty(0, np.int64)]) for k in range(2))
         stats += Stats(pairs=len(r))
         self.stats += stats
@@ -187,10 +193,8 @@ class Session:
             codes = self._fit.narrow(points, lo, hi)
             words = self._words(codes, tile.points.start, tile.boxes.start)
             order = words if tile.loaded == "points" else words[::-1]
-            yield (
-                self._exchange(np.concatenate([*order, self._end()]), 1, watch, len(order[1])),
-                codes.unchecked,
-            )
+            for exchange in self._run(np.concatenate([*order, self._end()]), watch, len(order[1])):
+                yield exchange, codes.unchecked
 
     def _slide(self, encoded: Encoded, reach: Reach, spare: int, watch: bool):
         """Both streams go through the device once, in arrival order."""
@@ -204,12 +208,8 @@ class Session:
         if spare >= HORIZON_DISTANCE:
             merged = self._with_horizons(merged, codes, reach, point_at, box_at, spare)
         merged = np.concatenate([merged, self._end()])
-        for start in range(0, len(merged), CHUNK):
-            last = start + CHUNK >= len(merged)
-            yield (
-                self._exchange(merged[start : start + CHUNK], int(last), watch, len(merged)),
-                codes.unchecked,
-            )
+        for exchange in self._run(merged, watch, len(merged)):
+            yield exchange, codes.unchecked
 
     def _with_horizons(self, merged, codes: Codes, reach: Reach, point_at, box_at, spare: int) -> np.ndarray:
         """Tells the device, every `spare` tuples, which are the oldest that later ones may meet.
@@ -247,10 +247,38 @@ class Session:
         dims = self._device.parameters.dims
         return np.concatenate([pack_control(dims, Kind.FLUSH), pack_control(dims, Kind.MARK)])
 
-    def _exchange(self, words: np.ndarray, marks: int, watch: bool, count: int) -> Exchange:
+    def _run(self, words: np.ndarray, watch: bool, count: int) -> list[Exchange]:
+        """Sends words that end with a mark, once more if the device is lost; returns what came back."""
         parameters = self._device.parameters
         expected = (count + parameters.capacity) * (parameters.segment // parameters.lanes)
-        return self._device.exchange(words, marks=marks, bucket=-(-expected // BUCKETS) if watch else None)
+        bucket = -(-expected // BUCKETS) if watch else None
+        left = RETRIES
+        while True:
+            try:
+                return [
+                    self._device.exchange(
+                        words[start : start + CHUNK], marks=int(start + CHUNK >= len(words)), bucket=bucket
+                    )
+                    for start in range(0, len(words), CHUNK)
+                ]
+            except LinkLost as lost:
+                if not left:
+                    raise
+                left -= 1
+                self._replace(lost)
+
+    def _replace(self, lost: LinkLost) -> None:
+        """Makes the device ready for another try, or takes the next spare that can be."""
+        for device in (self._device, *self._spares):
+            try:
+                device.restart()
+            except DeviceError:
+                continue
+            if device is not self._device:
+                self._spares.remove(device)
+                self._device = device
+            return
+        raise lost
 
     def _account(self, exchange: Exchange) -> Stats:
         """What an exchange took; a device that lost a live tuple is not to be trusted."""

@@ -5,12 +5,13 @@ many copies. A `Stamp` stands for its component: while `collecting`, it becomes 
 module that is converted once; otherwise it is the component itself.
 """
 
+from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
 
-from amaranth import ClockSignal, Instance, Module, ResetSignal
+from amaranth import ClockSignal, Instance, Module, ResetInserter, ResetSignal, Value
 from amaranth.back import verilog
 from amaranth.lib import wiring
 
@@ -35,9 +36,13 @@ def collecting():
 
 
 class Stamp(wiring.Component):
-    """The component `kind(*arguments)`, placed as an instance of one shared module."""
+    """The component `kind(*arguments)`, placed as an instance of one shared module.
 
-    def __init__(self, kind: type[wiring.Component], *arguments):
+    `reset` resets it too: a ResetInserter around it would not reach into an instance, nor into those inside.
+    """
+
+    def __init__(self, kind: Callable[..., wiring.Component], *arguments, reset: Value | int = 0):
+        self._reset = Value.cast(reset)
         collected = _collected.get()
         if collected is None:
             self._component = kind(*arguments)
@@ -55,9 +60,10 @@ class Stamp(wiring.Component):
 
     def elaborate(self, platform):
         if self._component is None:
-            return Instance(self._name, *_connections(self))
+            return Instance(self._name, *_connections(self, self._reset))
         m = Module()
-        m.submodules.component = component = self._component
+        component = self._component
+        m.submodules.component = ResetInserter(self._reset)(component)
         inside = {path: value for path, _, value in self.signature.flatten(component)}
         for path, member, value in self.signature.flatten(self):
             sink, driver = (inside[path], value) if member.flow is wiring.In else (value, inside[path])
@@ -65,9 +71,9 @@ class Stamp(wiring.Component):
         return m
 
 
-def _connections(component: wiring.Component):
+def _connections(component: wiring.Component, reset: Value):
     yield "i", "clk", ClockSignal()
-    yield "i", "rst", ResetSignal()
+    yield "i", "rst", ResetSignal() | reset
     for path, member, value in component.signature.flatten(component):
         direction = "i" if member.flow is wiring.In else "o"
         yield direction, "__".join(str(part) for part in path), value

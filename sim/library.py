@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,8 @@ from hw.parameters import Parameters
 from hw.socket import COUNTERS_LAYOUT, RESULT_LAYOUT, Tag, tuple_layout
 from hw.words import pack, unpack
 
-HARNESS = (Path(__file__).with_name("harness.sv"), Path(__file__).with_name("harness.cpp"))
+#: What is compiled with the gateware.
+HARNESS = tuple(Path(__file__).with_name(name) for name in ("harness.sv", "harness.cpp", "port.h"))
 #: How long a build may take, and how long to wait for another process that builds the same library.
 BUILD_SECONDS = 900
 
@@ -39,7 +40,7 @@ _VERILATOR_FLAGS = (
     # Amaranth's Verilog leaves out cases that keep a value, and lets Verilog widen operands.
     "-Wno-lint",
     # Several libraries live in one process: each must keep its symbols to itself.
-    *("-CFLAGS", "-fPIC -fvisibility=hidden -fno-gnu-unique", "-LDFLAGS", "-shared"),
+    *("-CFLAGS", "-fPIC -fvisibility=hidden -fno-gnu-unique -I..", "-LDFLAGS", "-shared"),
     *("-MAKEFLAGS", "OPT_FAST=-O2", "-MAKEFLAGS", "OPT_SLOW=-O0", "-MAKEFLAGS", "OPT_GLOBAL=-O1"),
 )
 # Pauses let Python handle signals, and see the 32-bit counters often enough to notice each wrap.
@@ -276,17 +277,22 @@ def cache_directory() -> Path:
 
 def build(verilog_text: str, name: str, dims: tuple[Dimension, ...], cores: int) -> Path:
     """The library of a joiner, the module `name` in `verilog_text`; safe to call in many processes."""
-    verilator, compiler = tools.verilator(), tools.compiler()
     ports = {"TUPLE": tuple_layout(dims), "RESULT": RESULT_LAYOUT, "COUNTERS": COUNTERS_LAYOUT}
     flags = [
-        *_VERILATOR_FLAGS,
         *(f"-G{port}={layout.size}" for port, layout in ports.items()),
         f"-GCORES={cores}",
         f"-DJOINER={name}",
     ]
-    harness = [path.read_text() for path in HARNESS]
+    return compiled(verilog_text, name, flags, HARNESS)
+
+
+def compiled(verilog_text: str, name: str, own_flags: Sequence[str], harness: Sequence[Path]) -> Path:
+    """The library, in the cache, of Verilog and the files that wrap it in a module `harness` and drive it."""
+    verilator, compiler = tools.verilator(), tools.compiler()
+    flags = [*_VERILATOR_FLAGS, *own_flags]
+    texts = {path.name: path.read_text() for path in harness}
     digest = hashlib.sha256()
-    for part in (verilog_text, *harness, verilator.version, compiler.version, *flags):
+    for part in (verilog_text, *texts.values(), verilator.version, compiler.version, *flags):
         digest.update(f"{len(part)}:{part}".encode())
     key = f"{name}-{digest.hexdigest()[:16]}"
     cache = cache_directory()
@@ -300,9 +306,10 @@ def build(verilog_text: str, name: str, dims: tuple[Dimension, ...], cores: int)
         for left_by_a_killed_builder in cache.glob(f"{key}.*.tmp"):
             shutil.rmtree(left_by_a_killed_builder, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=f"{key}.", suffix=".tmp", dir=cache) as scratch:
-            source = Path(scratch) / "joiner.sv"
-            source.write_text(simulable(verilog_text))
-            arguments = [*flags, "-j", os.cpu_count() or 1, source, *HARNESS]
+            for file, text in {"gateware.sv": simulable(verilog_text), **texts}.items():
+                (Path(scratch) / file).write_text(text)
+            sources = [file for file in ("gateware.sv", *texts) if not file.endswith(".h")]
+            arguments = [*flags, "-j", os.cpu_count() or 1, *sources]
             tools.run(verilator, arguments, cwd=Path(scratch), seconds=BUILD_SECONDS)
             os.replace(Path(scratch) / "build" / "top.so", library)
     return library

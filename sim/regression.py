@@ -1,6 +1,7 @@
 """The cocotb regression: every bench on every listed configuration, and a table of how it went.
 
-`make sim` runs it; with parameters it runs the one configuration they describe.
+`make sim` runs it; with parameters it runs the one configuration they describe. A configuration with a link
+is a board on AXI, any other a joiner alone.
 """
 
 import argparse
@@ -17,8 +18,10 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from hw import tools
+from hw.board import emit_board
 from hw.dimension import Dimension
 from hw.errors import ToolError, TouchlineError
+from hw.frame import Link
 from hw.parameters import Parameters
 from hw.verilog import emit
 
@@ -40,6 +43,9 @@ CONFIGURATIONS = (
     ),
 )
 BENCHES = {"handshake": ("sim.benches.socket", "sim.benches.handshake")}
+#: The boards of `make sim`: words narrower and wider than tuples, results, header and CRC.
+BOARD = Parameters(cores=2, segment=2, lanes=2, dims=(Dimension.parse("equal8"),))
+LINKS = (Link(8, 78), Link(64, 40), Link(512, 40))
 
 
 @dataclass(frozen=True)
@@ -47,21 +53,30 @@ class Outcome:
     """How the benches of one configuration went."""
 
     parameters: Parameters
+    link: Link | None
     passed: int
     failed: tuple[str, ...]
     cycles: int
     log: Path
 
 
-def run(parameters: Parameters, seed: int) -> Outcome:
+def run(parameters: Parameters, link: Link | None = None, *, seed: int) -> Outcome:
     """Builds a configuration for cocotb and runs its benches."""
     from cocotb_tools.runner import get_runner
 
     verilator = tools.verilator()
     tools.check_shared_python()
-    text = simulable(emit(parameters))
+    name = parameters.name
+    benches = BENCHES[parameters.architecture]
+    options = {"TOUCHLINE_BENCH": f"{parameters.architecture}?{parameters.options()}"}
+    if link is None:
+        text = simulable(emit(parameters))
+    else:
+        text = simulable(emit_board(parameters, link, "axi", name=name))
+        benches = ("sim.benches.axi",)
+        options["TOUCHLINE_LINK"] = str(link)
     digest = sha256(f"{verilator.version} {text}".encode()).hexdigest()[:16]
-    folder = cache_directory() / f"cocotb-{parameters.name}-{digest}"
+    folder = cache_directory() / f"cocotb-{name}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     runner = get_runner("verilator")
     with locked(folder / "lock"), _environment(verilator.environment):
@@ -69,7 +84,7 @@ def run(parameters: Parameters, seed: int) -> Outcome:
         source.write_text(text)
         runner.build(
             sources=[source],
-            hdl_toplevel=parameters.name,
+            hdl_toplevel=name,
             build_dir=folder,
             build_args=["-Wno-lint", "-O1"],
             log_file=folder / "build.txt",
@@ -79,12 +94,12 @@ def run(parameters: Parameters, seed: int) -> Outcome:
         _test(
             runner,
             results_xml=str(results),
-            test_module=list(BENCHES[parameters.architecture]),
-            hdl_toplevel=parameters.name,
+            test_module=list(benches),
+            hdl_toplevel=name,
             build_dir=folder,
             test_dir=folder,
             seed=seed,
-            extra_env={"TOUCHLINE_BENCH": f"{parameters.architecture}?{parameters.options()}"},
+            extra_env=options,
             log_file=folder / "log.txt",
         )
     if not results.exists():
@@ -102,7 +117,7 @@ def run(parameters: Parameters, seed: int) -> Outcome:
         if entry.get("name") == "sim_time_duration"
     )
     cycles = round(nanoseconds / CLOCK_NANOSECONDS)
-    return Outcome(parameters, len(cases) - len(failed), failed, cycles, folder / "log.txt")
+    return Outcome(parameters, link, len(cases) - len(failed), failed, cycles, folder / "log.txt")
 
 
 def _test(runner, **options) -> None:
@@ -129,18 +144,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--architecture", default="handshake")
     for name in ("cores", "segment", "lanes", "buffer", "dims"):
         parser.add_argument(f"--{name}")
+    parser.add_argument("--link", help="of a board: bits of a word, words of a payload, and frames")
     parser.add_argument("--seed", type=int, default=1)
     options = vars(parser.parse_args(arguments))
-    architecture, seed = options.pop("architecture"), options.pop("seed")
+    architecture, link, seed = options.pop("architecture"), options.pop("link"), options.pop("seed")
     given = {name: value for name, value in options.items() if value is not None}
     try:
+        links = (Link.parse(link),) if link else ()
         if given or architecture != "handshake":
-            configurations = (Parameters.from_options(architecture, given),)
+            configurations = [(Parameters.from_options(architecture, given), *links)]
+        elif links:
+            configurations = [(BOARD, *links)]
         else:
-            configurations = CONFIGURATIONS
+            configurations = [*zip(CONFIGURATIONS), *((BOARD, link) for link in LINKS)]
         outcomes = [
-            run(parameters, seed)
-            for parameters in tqdm(configurations, desc="configurations", file=sys.stderr, leave=False)
+            run(*configuration, seed=seed)
+            for configuration in tqdm(configurations, desc="configurations", file=sys.stderr, leave=False)
         ]
     except TouchlineError as error:
         print(f"sim: {error}", file=sys.stderr)
@@ -152,6 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             outcome.parameters.segment,
             outcome.parameters.lanes,
             ",".join(map(str, outcome.parameters.dims)),
+            str(outcome.link or ""),
             outcome.passed,
             len(outcome.failed),
             outcome.cycles,
@@ -159,7 +179,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for outcome in outcomes
     ]
     print(f"seed {seed}\n")
-    headers = ("architecture", "cores", "segment", "lanes", "dimensions", "passed", "failed", "cycles")
+    headers = (
+        "architecture",
+        "cores",
+        "segment",
+        "lanes",
+        "dimensions",
+        "link",
+        "passed",
+        "failed",
+        "cycles",
+    )
     print(tabulate(rows, headers))
     failed = [outcome for outcome in outcomes if outcome.failed]
     for outcome in failed:
@@ -167,7 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\n{p.name}: failed {', '.join(outcome.failed)} (log: {outcome.log})")
         print(
             f"  again: make sim ARCH={p.architecture} CORES={p.cores} SEGMENT={p.segment} LANES={p.lanes}"
-            f" BUFFER={p.buffer} DIMS={','.join(map(str, p.dims))} SEED={seed}"
+            f" BUFFER={p.buffer} DIMS={','.join(map(str, p.dims))}"
+            f"{f' LINK={outcome.link}' if outcome.link else ''} SEED={seed}"
         )
     return 1 if failed else 0
 

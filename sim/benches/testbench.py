@@ -195,7 +195,7 @@ class Testbench:
                 traffic.given.append(self.cycle)
                 traffic.words.append(payload)
                 idle = 0
-                if _mark_of(payload) == until:
+                if mark_of(payload) == until:
                     until = None
             self.cycle += 1
             if offered is None and not pending and until is None:
@@ -235,6 +235,7 @@ def _rows(integers: list[int], words: int) -> np.ndarray:
     return np.frombuffer(data, "<u4").reshape(-1, words)
 
 
-def _mark_of(payload: int) -> int | None:
+def mark_of(payload: int) -> int | None:
+    """The id of a result that is a mark."""
     result = RESULT_LAYOUT.from_bits(payload)
     return result.body.mark.id if result.tag == Tag.MARK else None

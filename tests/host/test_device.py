@@ -11,9 +11,9 @@ from ..configurations import DEVICES
 @pytest.mark.parametrize(
     "url, message",
     [
-        ("", "device URL must start with sim:, not ''"),
-        ("handshake", "device URL must start with sim:, not 'handshake'"),
-        ("usb:handshake", "device URL must start with sim:, not 'usb:handshake'"),
+        ("", "device URL must start with sim:, serial:, tcp:, xdma:, not ''"),
+        ("handshake", "device URL must start with sim:, serial:, tcp:, xdma:, not 'handshake'"),
+        ("usb:handshake", "device URL must start with sim:, serial:, tcp:, xdma:, not 'usb:handshake'"),
         (
             "sim:",
             "device URL 'sim:': architecture must be one of handshake, not ''",

@@ -9,7 +9,7 @@ from ..configurations import parameters
 
 @pytest.mark.parametrize("device", ["parallel", "serial"])
 def test_benches_pass(device, request):
-    outcome = regression.run(parameters(device), request.config.option.seed)
+    outcome = regression.run(parameters(device), seed=request.config.option.seed)
     assert outcome.failed == ()
     assert outcome.passed == 48
     assert outcome.cycles > 1000

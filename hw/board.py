@@ -1,0 +1,64 @@
+"""What a board holds: pins, shell, joiner."""
+
+from amaranth import Module
+from amaranth.back import verilog
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from .axi import AxiBoard
+from .frame import Link
+from .parameters import Parameters
+from .shell import Shell
+from .stamp import collecting
+from .uart import Uart
+
+
+class StreamBoard(wiring.Component):
+    """A shell whose words come and go on streams, as a DMA engine has them."""
+
+    def __init__(self, parameters: Parameters, link: Link):
+        self._shell = Shell(parameters, link)
+        super().__init__({name: self._shell.signature.members[name] for name in ("incoming", "outgoing")})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.shell = self._shell
+        wiring.connect(m, self._shell.incoming, wiring.flipped(self.incoming))
+        wiring.connect(m, self._shell.outgoing, wiring.flipped(self.outgoing))
+        return m
+
+
+class UartBoard(wiring.Component):
+    """A shell whose words are the bytes of a UART with `divisor` clocks per bit."""
+
+    def __init__(self, parameters: Parameters, link: Link, divisor: float):
+        self._shell = Shell(parameters, link)
+        self._uart = Uart(divisor)
+        super().__init__({"rx": In(1, init=1), "tx": Out(1, init=1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.shell = shell = self._shell
+        m.submodules.uart = uart = self._uart
+        wiring.connect(m, uart.received, shell.incoming)
+        wiring.connect(m, shell.outgoing, uart.sent)
+        m.d.comb += [uart.rx.eq(self.rx), self.tx.eq(uart.tx)]
+        return m
+
+
+def board(parameters: Parameters, link: Link, pins: str, divisor: float | None = None) -> wiring.Component:
+    """The board with these pins: "stream", "axi", or "uart" with a divisor."""
+    if pins == "uart":
+        return UartBoard(parameters, link, divisor)
+    return {"stream": StreamBoard, "axi": AxiBoard}[pins](parameters, link)
+
+
+def emit_board(
+    parameters: Parameters, link: Link, pins: str, divisor: float | None = None, name: str = "board"
+) -> str:
+    """The Verilog of a whole board; its top module is called `name`."""
+    with collecting() as modules:
+        top = verilog.convert(
+            board(parameters, link, pins, divisor), name=name, emit_src=False, strip_internal_attrs=True
+        )
+    return "\n".join([*(module.text for module in modules.values()), top])

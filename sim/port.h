@@ -1,0 +1,35 @@
+// Ports of a Verilated model, whatever their width.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+// A port as 32-bit words, least significant first: Verilator's type depends on the port's width.
+template <typename T>
+struct Port {
+    static constexpr size_t words = sizeof(T) > 4 ? sizeof(T) / 4 : 1;
+    static void put(T& port, const uint32_t* from) {
+        if constexpr (std::is_integral_v<T>) {
+            uint64_t value = from[0];
+            if constexpr (words == 2) value |= uint64_t{from[1]} << 32;
+            port = static_cast<T>(value);
+        } else {
+            std::memcpy(port.data(), from, sizeof(T));
+        }
+    }
+    static void get(const T& port, uint32_t* to) {
+        if constexpr (std::is_integral_v<T>) {
+            const uint64_t value = port;
+            to[0] = static_cast<uint32_t>(value);
+            if constexpr (words == 2) to[1] = static_cast<uint32_t>(value >> 32);
+        } else {
+            std::memcpy(to, port.data(), sizeof(T));
+        }
+    }
+};
+
+template <typename T>
+using Bare = std::remove_cv_t<std::remove_reference_t<T>>;
