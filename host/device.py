@@ -1,5 +1,6 @@
 """Devices: anything with a joiner behind it, opened by URL."""
 
+import time
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import parse_qsl
@@ -10,6 +11,9 @@ from hw.errors import DeviceError, ParameterError
 from hw.parameters import Parameters
 
 from .transport import TRANSPORTS
+
+#: How long a device may be in use by others before that is an error.
+BUSY_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,18 @@ def open_device(url: str, parameters: Parameters | None = None) -> Device:
     except ValueError as error:
         raise ParameterError(f"device URL {url!r}: {error}") from None
     return SimulatedDevice(url, parameters, stalls)
+
+
+def open_when_free(url: str) -> Device:
+    """Opens a device as soon as nobody else uses it: one that does not answer is asked again for a while."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return open_device(url)
+        except DeviceError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 def _parse_stalls(text: str) -> tuple[int, int, int]:

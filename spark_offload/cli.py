@@ -5,7 +5,13 @@ import os
 import sys
 from importlib import import_module
 
-COMMANDS = {"join": ("spark_offload.job", "join two files with Spark")}
+#: The module and function that each command is, and what it does.
+COMMANDS = {
+    "join": ("spark_offload.job", "main", "join two files with Spark"),
+    "serve": ("host.commands", "serve", "run a simulated board"),
+    "devices": ("host.commands", "devices", "list the devices that answer"),
+    "selftest": ("host.commands", "selftest", "run known joins on a device"),
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -17,12 +23,13 @@ def main(argv: list[str] | None = None) -> int:
         epilog="`touchline COMMAND --help` says more.",
     )
     parser.add_argument(
-        "command", choices=COMMANDS, help="; ".join(f"{k}: {v[1]}" for k, v in COMMANDS.items())
+        "command", choices=COMMANDS, help="; ".join(f"{k}: {v[2]}" for k, v in COMMANDS.items())
     )
     command = parser.parse_args(argv[:1]).command
     # Spark would start its workers with the `python3` on PATH, which need not have Touchline.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return import_module(COMMANDS[command][0]).main(argv[1:], prog=f"touchline {command}")
+    module, function, _ = COMMANDS[command]
+    return getattr(import_module(module), function)(argv[1:], prog=f"touchline {command}")
 
 
 if __name__ == "__main__":

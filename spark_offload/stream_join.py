@@ -10,17 +10,18 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
-from host.device import open_device
+from host.device import open_when_free
 from host.encoding import is_sortable
 from host.output import result_names
 from host.session import Session
 from host.spec import JoinSpec
+from host.transport import TRANSPORTS
 from hw.errors import ParameterError, SpecError
 
 from .slices import Slices, sort_keys
 from .task import METRICS, Task
 
-OFFLOADS = ("sim",)
+OFFLOADS = ("sim", "fpga")
 Length = str | int
 
 _METRICS_TYPE = T.StructType([T.StructField(name, T.LongType()) for name in METRICS])
@@ -47,10 +48,11 @@ def stream_join(
     `tiebreak`, then R before S, then of their own values, and the result depends on nothing else: neither on
     partitions nor on the order of the input.
 
-    `offload` says what joins ("sim": the simulated gateware of `architecture`, or of the URL `device`), and
-    `partitions` into how many slices, each a task, history is cut. The call itself reads the columns of the
-    arrival order once, to choose the cuts. All columns of both sides come out; a name that both have becomes
-    `r_name` and `s_name`. The first action on the result gives `observation` the counts of `task.METRICS`.
+    `offload` says what joins: "sim", the simulated gateware of `architecture` or of the URL `device`, or "fpga",
+    the device at the URL `device` (serial:, tcp: or xdma:), at which tasks take turns. `partitions` says into
+    how many slices, each a task, history is cut. The call itself reads the columns of the arrival order once, to
+    choose the cuts. All columns of both sides come out; a name that both have becomes `r_name` and `s_name`. The
+    first action on the result gives `observation` the counts of `task.METRICS`.
     """
     join = StreamJoin(r, s, on, window, time, offload, architecture, device, tiebreak, partitions)
     return join.frame(observation)
@@ -105,8 +107,16 @@ class StreamJoin:
             tiebreak=self.tiebreak,
             timezone=conf.get("spark.sql.session.timeZone"),
         )
-        self.device = self.device or f"sim:{self.architecture}"
-        with open_device(self.device) as device:  # here, so that a bad URL fails before any task starts
+        if self.offload == "sim":
+            self.device = self.device or f"sim:{self.architecture}"
+        scheme = (self.device or "").partition(":")[0]
+        if (scheme == "sim") != (self.offload == "sim") or not self.device:
+            schemes = "sim:" if self.offload == "sim" else ", ".join(f"{name}:" for name in TRANSPORTS)
+            raise ParameterError(
+                f"with offload={self.offload!r} device must be a URL that starts with {schemes}, "
+                f"not {self.device!r}"
+            )
+        with open_when_free(self.device) as device:  # here, so that a bad URL fails before any task starts
             self._where = Session(device, self.spec).explain()
 
     def explain(self) -> str:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from host.arrival import Arrivals
-from host.device import open_device
+from host.device import open_when_free
 from host.session import Session, Stats
 from host.spec import JoinSpec
 from hw.errors import DataError
@@ -48,7 +48,7 @@ class Task:
             self._check(number, rows)
             rows = self._trim(rows)
         r, s = (rows[name].drop_null().combine_chunks() for name in "rs")
-        with open_device(self.device) as device:
+        with open_when_free(self.device) as device:
             result = Session(device, self.spec).join(self._arrivals(number, rows, r, s))
         for start in range(0, len(result.r), BATCH_ROWS):
             chosen = slice(start, start + BATCH_ROWS)

@@ -273,7 +273,7 @@ def test_explain(streams):
 @pytest.mark.parametrize(
     "options, error, message",
     [
-        ({"offload": "gpu"}, ParameterError, "offload must be one of sim, not 'gpu'"),
+        ({"offload": "gpu"}, ParameterError, "offload must be one of sim, fpga, not 'gpu'"),
         ({"partitions": 0}, ParameterError, "partitions must be a positive integer or None, not 0"),
         ({"partitions": "2"}, ParameterError, "partitions must be a positive integer or None, not '2'"),
         (
@@ -281,7 +281,22 @@ def test_explain(streams):
             ParameterError,
             "device URL 'sim:footshake': architecture must be one of handshake, not 'footshake'",
         ),
-        ({"device": "tty0"}, ParameterError, "device URL must start with sim:, not 'tty0'"),
+        (
+            {"device": "tty0"},
+            ParameterError,
+            "with offload='sim' device must be a URL that starts with sim:, not 'tty0'",
+        ),
+        (
+            {"offload": "fpga"},
+            ParameterError,
+            "with offload='fpga' device must be a URL that starts with serial:, tcp:, xdma:, not None",
+        ),
+        (
+            {"offload": "fpga", "device": "sim:handshake"},
+            ParameterError,
+            "with offload='fpga' device must be a URL that starts with serial:, tcp:, xdma:, "
+            "not 'sim:handshake'",
+        ),
         ({"s": 5}, SpecError, "s must be a batch DataFrame, not 5"),
     ],
 )
