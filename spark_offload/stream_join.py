@@ -48,11 +48,12 @@ def stream_join(
     `tiebreak`, then R before S, then of their own values, and the result depends on nothing else: neither on
     partitions nor on the order of the input.
 
-    `offload` says what joins: "sim", the simulated gateware of `architecture` or of the URL `device`, or "fpga",
-    the device at the URL `device` (serial:, tcp: or xdma:), at which tasks take turns. `partitions` says into
-    how many slices, each a task, history is cut. The call itself reads the columns of the arrival order once, to
-    choose the cuts. All columns of both sides come out; a name that both have becomes `r_name` and `s_name`. The
-    first action on the result gives `observation` the counts of `task.METRICS`.
+    `offload` says what joins: "sim", the simulated gateware of `architecture` or of the URL `device`, or
+    "fpga", the device at the URL `device` (serial:, tcp: or xdma:), at which tasks take turns.
+    `partitions` says into how many slices, each a task, history is cut. The call itself reads the columns
+    of the arrival order once, to choose the cuts. All columns of both sides come out; a name that both
+    have becomes `r_name` and `s_name`. The first action on the result gives `observation` the counts of
+    `task.METRICS`.
     """
     join = StreamJoin(r, s, on, window, time, offload, architecture, device, tiebreak, partitions)
     return join.frame(observation)
