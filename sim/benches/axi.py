@@ -282,10 +282,10 @@ async def a_reset_lets_the_word_on_offer_be(dut):
     """A RESET in the middle of a frame of results; then nothing is left of before."""
     bench = await AxiTestbench.start(dut)
     words = np.concatenate([_box(bench), _points(bench, np.ones(bench.link.payload, bool)), bench.flush()])
-    for stop in range(1, 20):
+    for stop in range(1, bench.link.payload, 3):
         await bench.transfer(bench.payloads(words)[: bench.link.frames], None)
-        bench.sink.pause = True
         await ClockCycles(dut.aclk, stop)
+        bench.sink.pause = True
         beginning = cocotb.start_soon(bench.begin())
         await ClockCycles(dut.aclk, 50)
         bench.sink.pause = False
