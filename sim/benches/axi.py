@@ -282,7 +282,7 @@ async def a_reset_lets_the_word_on_offer_be(dut):
     """A RESET in the middle of a frame of results; then nothing is left of before."""
     bench = await AxiTestbench.start(dut)
     words = np.concatenate([_box(bench), _points(bench, np.ones(bench.link.payload, bool)), bench.flush()])
-    for stop in range(1, bench.link.payload, 3):
+    for stop in range(1, 3 * bench.link.payload, 5):
         await bench.transfer(bench.payloads(words)[: bench.link.frames], None)
         await ClockCycles(dut.aclk, stop)
         bench.sink.pause = True
