@@ -65,7 +65,10 @@ def test_windows_and_times_of_their_own(spark, files):
     "changes, message",
     [
         ({"partitions": ["0"]}, "partitions must be a positive integer or None, not 0"),
-        ({"device": ["tty0"]}, "device URL must start with sim:, not 'tty0'"),
+        (
+            {"device": ["tty0"]},
+            "with offload='sim' device must be a URL that starts with sim:, not 'tty0'",
+        ),
         (
             {"window": ["1 second", "2 seconds", "3 seconds"]},
             "--window must be one value, or two for R and S, not 3: ['1 second', '2 seconds', '3 seconds']",
