@@ -90,21 +90,10 @@ def test_share_of_the_wire_in_tuples(rng):
     assert share >= 0.88
 
 
-def test_damaged_bytes_both_ways(seed):
-    trials, count = 20, 0
-    with stream_board() as board:
-        for trial in range(trials):
-            rng = np.random.default_rng([seed, trial])
-            faults = Faults(rng, 1e-3, ("flip", "drop", "double", "insert"))
-            run(Line(board, faults, tick=TICK), rng, batches=1, count=16)
-            count += faults.count
-    print(f"{trials} trials, {count} faults (seed {seed})")
-    assert count
-
-
-def test_noisy_uart(seed):
-    trials, count = 3, 0
-    with uart_board() as board:
+@pytest.mark.parametrize("make, trials", [(stream_board, 20), (uart_board, 3)])
+def test_damaged_bytes_both_ways(make, trials, seed):
+    count = 0
+    with make() as board:
         for trial in range(trials):
             rng = np.random.default_rng([seed, trial])
             faults = Faults(rng, 1e-3, ("flip", "drop", "double", "insert"))
