@@ -1,7 +1,6 @@
 """What a board holds: pins, shell, joiner."""
 
 from amaranth import Module
-from amaranth.back import verilog
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -9,8 +8,8 @@ from .axi import AxiBoard
 from .frame import Link
 from .parameters import Parameters
 from .shell import Shell
-from .stamp import collecting
 from .uart import Uart
+from .verilog import whole
 
 
 class StreamBoard(wiring.Component):
@@ -57,8 +56,4 @@ def emit_board(
     parameters: Parameters, link: Link, pins: str, divisor: float | None = None, name: str = "board"
 ) -> str:
     """The Verilog of a whole board; its top module is called `name`."""
-    with collecting() as modules:
-        top = verilog.convert(
-            board(parameters, link, pins, divisor), name=name, emit_src=False, strip_internal_attrs=True
-        )
-    return "\n".join([*(module.text for module in modules.values()), top])
+    return whole(lambda: board(parameters, link, pins, divisor), name)
