@@ -5,9 +5,9 @@ acknowledged, it takes results in order and asks again for those that are missin
 transport again when that breaks. `LinkDevice` is a device on such a wire.
 
 No frame that has been acknowledged is ever needed again, and nothing is taken twice. So a broken
-connection is mended without a trace as long as the device itself lives. A device that was reset is told
-by its numbers, or, should these happen to fit, by its counters at the next mark: it has not taken as many
-tuples as were sent. Then LinkLost is raised and nothing of that exchange is handed out.
+connection is mended without a trace as long as the device itself lives. A device that was reset is in
+another session, or in none, and says so in whatever it sends. Then LinkLost is raised and nothing of that
+exchange is handed out.
 """
 
 import hashlib
@@ -23,11 +23,16 @@ from amaranth.hdl import Shape
 
 from hw.errors import DeviceError, ParameterError
 from hw.frame import (
+    COUNTERS,
     CRC_BYTES,
+    FRAMES_LIMIT,
+    HEADER_BYTES,
     HEADER_LAYOUT,
     IDENTITY_WORD,
     MAGIC,
     NUMBERS,
+    PAYLOAD_LIMIT,
+    SESSIONS,
     TEXT_LIMIT,
     VERSION,
     WIDTHS,
@@ -36,7 +41,7 @@ from hw.frame import (
     Register,
 )
 from hw.parameters import Parameters
-from hw.socket import COUNTERS_LAYOUT, RESULT_LAYOUT, Kind, Tag, tuple_layout
+from hw.socket import RESULT_LAYOUT, Tag
 from hw.words import unpack, word_count
 
 from .device import Exchange, LinkLost
@@ -51,25 +56,14 @@ STALL = 120.0
 #: Shortest and longest wait, in seconds, for something to move before the device is asked.
 PATIENCE = (0.05, 2.0)
 START = 0.5
-#: The first wait for a device that has no room: it does not say when it has.
-QUICK = 0.001
 #: Frames put out at once.
 BURST = 64
-#: The most payload words and the most frames in flight of any link.
-LENGTH_LIMIT, FRAMES_LIMIT = 4096, 64
 
 _MAGIC = MAGIC.to_bytes(2, "little")
-_HEADER_BYTES = HEADER_LAYOUT.size // 8
 _HEADER = struct.Struct(
     "<" + "".join({8: "B", 16: "H"}[Shape.cast(field.shape).width] for _, field in HEADER_LAYOUT)
 )
 _KINDS = {kind.value: kind for kind in FrameKind}
-_COUNTERS = dict(
-    zip(
-        COUNTERS_LAYOUT.members,
-        (Register.TUPLES, Register.PAIRS, Register.STEPS, Register.STALLS, Register.LIVE_EVICTIONS),
-    )
-)
 
 
 class Header(NamedTuple):
@@ -79,14 +73,15 @@ class Header(NamedTuple):
     sequence: int = 0
     acknowledge: int = 0
     credit: int = 0
+    session: int = 0
 
 
 def encode(link: Link, header: Header, payload: bytes | memoryview = b"") -> bytes:
     """A frame; the payload must be whole words."""
     word = link.width // 8
-    kind, sequence, acknowledge, credit = header
+    kind, sequence, acknowledge, credit, session = header
     head = _HEADER.pack(
-        MAGIC, kind.value, sequence % NUMBERS, acknowledge % NUMBERS, credit, len(payload) // word
+        MAGIC, kind.value, sequence % NUMBERS, acknowledge % NUMBERS, credit, len(payload) // word, session
     ).ljust(link.header_words * word, b"\0")
     check = zlib.crc32(payload, zlib.crc32(head)).to_bytes(CRC_BYTES, "little")
     return b"".join((head, payload, check.ljust(link.crc_words * word, b"\0")))
@@ -105,8 +100,8 @@ class Parser:
         word = self.link.width // 8
         head, check = self.link.header_words * word, self.link.crc_words * word
         buffer, at = self._buffer, 0
-        while (at := buffer.find(_MAGIC, at)) >= 0 and len(buffer) - at >= _HEADER_BYTES:
-            _, kind, sequence, acknowledge, credit, length = _HEADER.unpack_from(buffer, at)
+        while (at := buffer.find(_MAGIC, at)) >= 0 and len(buffer) - at >= HEADER_BYTES:
+            _, kind, sequence, acknowledge, credit, length, session = _HEADER.unpack_from(buffer, at)
             if kind not in _KINDS or length > self.link.payload:
                 at += 1
                 continue
@@ -118,7 +113,7 @@ class Parser:
                 at += 1
                 continue
             at = end + check
-            yield Header(_KINDS[kind], sequence, acknowledge, credit), frame[head:-CRC_BYTES]
+            yield Header(_KINDS[kind], sequence, acknowledge, credit, session), frame[head:-CRC_BYTES]
         # Without a magic, all that may still begin one is the last byte.
         del buffer[: at if at >= 0 else max(0, len(buffer) - 1)]
 
@@ -143,9 +138,11 @@ class Wire:
 
     def __init__(self, transport: Transport, width: int, silence: float, limit: float, stall: float):
         self.transport = transport
-        self.know(Link(width, payload=LENGTH_LIMIT, frames=2))
+        self.know(Link(width, payload=PAYLOAD_LIMIT, frames=2))
         self._credit = 0  # until the device has told its sizes, it may not send results
         self._silence, self._limit, self._stall = silence, limit, stall
+        self._session = 0  # until the first reset; then registers can be read, whatever the device does
+        self._forget()
 
     def know(self, link: Link) -> None:
         """Takes the link's true sizes."""
@@ -154,7 +151,15 @@ class Wire:
         self._credit = link.frames
 
     def reset(self) -> None:
-        """Makes the device forget everything; skips whatever came before its answer."""
+        """Begins a session: the device forgets everything, and whatever came before its answer is skipped."""
+        self._forget()
+        # Any but the last one, and never 0.
+        self._session = 1 + (self._session + secrets.randbelow(SESSIONS - 2)) % (SESSIONS - 1)
+        self._beginning = True
+        self._run(lambda: not self._beginning, FrameKind.RESET)
+
+    def _forget(self) -> None:
+        self._beginning = False  # a RESET is not answered yet
         self._base = self._next = self._sent = self._room = 0
         self._payloads: deque[memoryview] = deque()  # from `base` on
         self._expected = 0
@@ -167,8 +172,6 @@ class Wire:
         self._patience = START
         self._out = b""
         self._parser.clear()
-        self._reset_number: int | None = secrets.randbelow(NUMBERS)
-        self._run(lambda: self._reset_number is None, FrameKind.RESET, self._reset_number)
 
     def read(self, register: int) -> int:
         """The value of a register, now."""
@@ -189,12 +192,12 @@ class Wire:
     def _run(self, finished: Callable[[], bool], question: FrameKind, number: int = 0) -> None:
         """Moves bytes both ways until `finished`; puts the question whenever nothing moves."""
         transport = self.transport
-        opening = question is FrameKind.RESET
+        opening = self._beginning or not self._session
         self._question = question, number
         self._heard = self._moved = self._opened = transport.now()
         self._progress()
         if question is not FrameKind.POLL:
-            self._ask(filler=opening)
+            self._ask(filler=self._beginning)
         while not finished():
             try:
                 self._fill()
@@ -241,16 +244,22 @@ class Wire:
 
     def _take_all(self, frames: Iterator[tuple[Header, bytes]]) -> None:
         for header, payload in frames:
-            if self._reset_number is None:
+            if not self._beginning:
                 self._take(header, payload)
-            elif header.kind is FrameKind.READY and header.sequence == self._reset_number:
-                self._reset_number = None
+            elif header.kind is FrameKind.READY and header.session == self._session:
+                self._beginning = False
                 self._room = header.credit
 
     def _take(self, header: Header, payload: bytes) -> None:
         """A frame from the device."""
-        if header.kind not in (FrameKind.STATUS, FrameKind.DATA, FrameKind.VALUE):
+        others = (FrameKind.STATUS, FrameKind.DATA) if self._session else ()
+        if header.kind not in (FrameKind.VALUE, *others):
             return
+        if self._session and header.session != self._session:
+            raise LinkLost(
+                f"{self.transport.url}: the device was reset: it is in session {header.session}, "
+                f"not {self._session}"
+            )
         self._heard = self.transport.now()
         self._acknowledged(header)
         if header.kind is FrameKind.VALUE:
@@ -259,11 +268,6 @@ class Wire:
                 self._values[header.sequence] = int.from_bytes(payload[:4], "little")
             return
         ahead = (header.sequence - self._expected) % NUMBERS
-        if FRAMES_LIMIT < ahead < NUMBERS - FRAMES_LIMIT:
-            raise LinkLost(
-                f"{self.transport.url}: the device was reset: its next frame is {header.sequence}, "
-                f"not about {self._expected % NUMBERS}"
-            )
         if header.kind is FrameKind.DATA and ahead == 0:
             self._received.append(payload)
             self._expected += 1
@@ -282,10 +286,7 @@ class Wire:
         """What the device has taken, and how much more it will."""
         count = (header.acknowledge - self._base) % NUMBERS
         if count > self._sent - self._base:
-            raise LinkLost(
-                f"{self.transport.url}: the device was reset: it expects frame {header.acknowledge}, "
-                f"not one from {self._base % NUMBERS} to {self._sent % NUMBERS}"
-            )
+            return  # in a session of which this host knows nothing
         self._room = max(self._room, self._base + count + header.credit)
         if count:
             self._base += count
@@ -300,8 +301,6 @@ class Wire:
         elif header.kind is FrameKind.STATUS and self._base < self._next and self._went_back != self._base:
             # Something came, and was not what it expects: frames are missing there.
             self._go_back()
-        if self._payloads and self._base == self._next == self._room:
-            self._due = min(self._due, self._heard + QUICK * 2**self._tries)
 
     def _progress(self) -> None:
         self._moved = self.transport.now()
@@ -333,7 +332,7 @@ class Wire:
     def _header(self, kind: FrameKind, number: int = 0) -> Header:
         """A header; each acknowledges what has come, and grants what may come."""
         self._unacknowledged = 0
-        return Header(kind, number, self._expected, self._credit)
+        return Header(kind, number, self._expected, self._credit, self._session)
 
     def _reopen(self, reason: str) -> None:
         """Opens the transport again, with growing pauses, to go on where the device is."""
@@ -358,6 +357,7 @@ class LinkDevice:
     """A device at the other end of a wire. Its clock cannot be seen from here, so `cycles` is always 0.
 
     `options` are parameters as in a URL, and `parameters` all of them; a device that has others is refused.
+    With `reset=False` the device is left as it is: then it can be looked at, and used after `restart()`.
     """
 
     def __init__(
@@ -370,6 +370,7 @@ class LinkDevice:
         silence: float = SILENCE,
         limit: float = LIMIT,
         stall: float = STALL,
+        reset: bool = True,
     ):
         self.url = transport.url
         self._transport = transport
@@ -379,7 +380,7 @@ class LinkDevice:
         self._width = width
         self._wire = Wire(transport, width, silence, limit, stall)
         try:
-            self._begin()
+            self._begin(reset)
         except BaseException:
             transport.close()
             raise
@@ -389,7 +390,7 @@ class LinkDevice:
         if bucket:
             raise ParameterError(f"{self.url}: only sim: devices can be watched")
         if not self._sound:
-            raise LinkLost(f"{self.url}: an exchange failed: restart() the device before the next one")
+            raise LinkLost(f"{self.url}: not reset, or an exchange failed: restart() the device first")
         self._sound = False
         found: list[np.ndarray] = []
         missing = marks
@@ -403,21 +404,18 @@ class LinkDevice:
 
         self._wire.transfer(self._payloads(words), enough)
         results = np.concatenate(found or [np.empty((0, word_count(RESULT_LAYOUT)), np.uint32)])
-        self._tuples += int((unpack(self._layout, words, "kind") <= Kind.S.value).sum())
-        self._pairs += int((unpack(RESULT_LAYOUT, results, "tag") == Tag.PAIR.value).sum())
-        counters = self._account() if marks else dict.fromkeys(_COUNTERS, 0)
+        counters = self._account() if marks else dict.fromkeys(COUNTERS, 0)
         self._sound = True
         return Exchange(results, marks - missing, 0, counters, None)
 
     def restart(self) -> None:
         """See `Device.restart`."""
         self._transport.reopen()
-        self._begin()
+        self._begin(reset=True)
 
     def health(self) -> dict[str, int]:
         """The counters since the last reset, and how many frames came damaged since power-up."""
-        counters = {name: self._wire.read(register.value) for name, register in _COUNTERS.items()}
-        return counters | {"damaged": self._wire.read(Register.DAMAGED.value)}
+        return self._read_counters() | {"damaged": self._wire.read(Register.DAMAGED.value)}
 
     def close(self) -> None:
         """See `Device.close`."""
@@ -429,20 +427,19 @@ class LinkDevice:
     def __exit__(self, *exception) -> None:
         self.close()
 
-    def _begin(self) -> None:
-        """Resets the device, and makes sure that it is the one that is wanted."""
+    def _begin(self, reset: bool) -> None:
+        """Makes sure that the device is the one that is wanted."""
         self._sound = False
-        self._wire.reset()
+        if reset:
+            self._wire.reset()
         self.parameters, self.link = self._identify()
         if self.link.width != self._width:
             raise DeviceError(
                 f"{self.url}: width must be {self.link.width}, as the device says, not {self._width}"
             )
-        self._layout = tuple_layout(self.parameters.dims)
         self._wire.know(self.link)
-        self._tuples = self._pairs = 0  # since the counters were read
         self._counted = self._read_counters()
-        self._sound = True
+        self._sound = reset
 
     def _identify(self) -> tuple[Parameters, Link]:
         """What the device tells about itself."""
@@ -495,34 +492,28 @@ class LinkDevice:
         return rows.view("<u4").astype(np.uint32, copy=False)
 
     def _read_counters(self) -> dict[str, int]:
-        return {name: self._wire.read(register.value) for name, register in _COUNTERS.items()}
+        return {name: self._wire.read(register.value) for name, register in COUNTERS.items()}
 
     def _account(self) -> dict[str, int]:
-        """How far the counters went; a device that was reset meanwhile has not counted everything."""
+        """How far the counters went since they were last read."""
         now = self._read_counters()
         counters = {name: (count - self._counted[name]) % 2**32 for name, count in now.items()}
-        for name, expected in (("tuples", self._tuples), ("pairs", self._pairs)):
-            if counters[name] != expected % 2**32:
-                raise LinkLost(
-                    f"{self.url}: the device was reset: it counted {counters[name]} {name}, not {expected}"
-                )
         self._counted = now
-        self._tuples = self._pairs = 0
         return counters
 
 
-def open_link(url: str, parameters: Parameters | None = None, **limits: float) -> LinkDevice:
+def open_link(url: str, parameters: Parameters | None = None, **how: float | bool) -> LinkDevice:
     """Opens the device at a `serial:`, `tcp:` or `xdma:` URL.
 
     Options of the URL that are not the transport's are `width` (of the link, in bits; 8 unless given) and
-    parameters that the device must have, such as `cores=8`.
+    parameters that the device must have, such as `cores=8`. `how` is as of LinkDevice.
     """
     width = split_url(url)[2].get("width", "8")
     if width not in map(str, WIDTHS):
         raise ParameterError(f"{url}: width must be one of {', '.join(map(str, WIDTHS))}, not {width!r}")
     transport, options = open_transport(url)
     options.pop("width", None)
-    return LinkDevice(transport, options, parameters, width=int(width), **limits)
+    return LinkDevice(transport, options, parameters, width=int(width), **how)
 
 
 def _resized(rows: np.ndarray, size: int) -> np.ndarray:

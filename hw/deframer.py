@@ -45,12 +45,12 @@ class Deframer(wiring.Component):
         word, valid = self.words.payload, self.words.valid
         m.submodules.crc = crc = CRC(data_width=width).create()
         state = Signal(_State)
-        # A header narrower than a word lies in its low bits; otherwise words shift in from the top.
-        raw = Signal(max(64, width))
+        # The words of a header shift in from the top.
+        raw = Signal(link.header_words * width)
         filled = Signal(raw.shape())
-        m.d.comb += [filled.eq(word if width >= 64 else Cat(raw[width:], word)), crc.data.eq(word)]
-        arriving = data.View(HEADER_LAYOUT, filled[:64])
-        count = Signal(range(max(link.payload, 8) + 1))
+        m.d.comb += [filled.eq(Cat(raw[width:], word)), crc.data.eq(word)]
+        arriving = data.View(HEADER_LAYOUT, filled[: HEADER_LAYOUT.size])
+        count = Signal(range(max(link.payload, link.header_words) + 1))
         check = Signal(32)
         checked = Signal(32)
         m.d.comb += checked.eq(word if width >= 32 else Cat(check[width:], word))

@@ -3,16 +3,22 @@
 Both directions carry frames of whole words; a word has 8 to 512 bits, as wide as the link. All fields
 are little-endian::
 
-    header (8 bytes)  payload (`length` words)  CRC-32 (4 bytes)
+    header (10 bytes)  payload (`length` words)  CRC-32 (4 bytes)
 
 Header and CRC are padded with zeros to whole words; the CRC covers every word before it. What does not
 start with the magic, announces more payload than is allowed, or fails its CRC, is skipped: the
-receiver looks for the next magic, word by word.
+receiver looks for the next magic, word by word. A bridge from bytes to words wider than a byte begins a
+word where a magic is, so that a byte too many or too few costs frames, not the link.
+
+A RESET begins a session and gives it a number that is not 0; every later frame, both ways, repeats it. A
+device without a session, as after power-up, is in session 0. Of frames of another session it obeys RESET
+and READ only; the others it answers with a STATUS, whose session tells that host that its own is over.
 
 DATA frames are numbered modulo 256 and taken in order only. Every header acknowledges, cumulatively, what
 came the other way, and grants credit: how many more frames its sender will take. The device keeps no
-time. It answers what it is asked, sends results as long as it has credit, and starts again from the
-acknowledged frame when told to; the host notices what is missing, by number or by time, and asks.
+time. It answers what it is asked, says when it has room again after it had none, sends results as long as
+it has credit, and starts again from the acknowledged frame when told to; the host notices what is missing,
+by number or by time, and asks.
 """
 
 from dataclasses import dataclass
@@ -21,23 +27,26 @@ from amaranth.lib import crc, data, enum
 
 from .errors import ParameterError
 from .parameters import Parameters
-from .socket import RESULT_LAYOUT, tuple_layout
+from .socket import COUNTERS_LAYOUT, RESULT_LAYOUT, tuple_layout
 
 MAGIC = 0x4C54
 NUMBERS = 256
+SESSIONS = 1 << 16
+#: The most payload words, and the most frames kept per direction, of any link.
+PAYLOAD_LIMIT, FRAMES_LIMIT = 4096, 64
 WIDTHS = (8, 16, 32, 64, 128, 256, 512)
 
 
 class FrameKind(enum.Enum, shape=8):
     """What a frame is for. Only DATA is numbered; all others may be sent again at any time."""
 
-    RESET = 1  #: to the device: forget everything; `sequence` is a number to answer with
-    READY = 2  #: from the device: reset is done; repeats the number
+    RESET = 1  #: to the device: forget everything, and begin the session of this header
+    READY = 2  #: from the device: reset is done
     DATA = 3  #: tuples to the device, results from it
     POLL = 4  #: to the device: answer with STATUS
     STATUS = 5  #: from the device: `sequence` is the number of the DATA frame it will send next
     RESEND = 6  #: to the device: send again from `acknowledge` on
-    READ = 7  #: to the device: answer with the register `sequence`
+    READ = 7  #: to the device, in any session: answer with the register `sequence`
     VALUE = 8  #: from the device: the payload is the value of the register `sequence`
 
 
@@ -49,8 +58,10 @@ HEADER_LAYOUT = data.StructLayout(
         "acknowledge": 8,  # the number of the next frame expected from the other side
         "credit": 8,  # how many frames from that number on will be taken
         "length": 16,  # payload words
+        "session": 16,  # given by RESET; 0: none
     }
 )
+HEADER_BYTES = HEADER_LAYOUT.size // 8
 CRC = crc.catalog.CRC32_ISO_HDLC
 CRC_BYTES = 4
 
@@ -71,8 +82,10 @@ class Register(enum.Enum, shape=8):
     TEXT = 32  #: architecture and parameters as in a URL, 4 bytes per register
 
 
+#: The register of each of the joiner's counters.
+COUNTERS = {name: Register[name.upper()] for name in COUNTERS_LAYOUT.members}
 IDENTITY_WORD = int.from_bytes(b"TCHL", "little")
-VERSION = 1
+VERSION = 2
 TEXT_LIMIT = 4 * (NUMBERS - Register.TEXT.value)
 
 
@@ -88,10 +101,14 @@ class Link:
         if self.width not in WIDTHS:
             accepted = ", ".join(map(str, WIDTHS))
             raise ParameterError(f"link width must be one of {accepted}, not {self.width!r}")
-        if type(self.payload) is not int or not 1 <= self.payload <= 4096:
-            raise ParameterError(f"link payload must be an integer from 1 to 4096, not {self.payload!r}")
-        if self.frames not in (2, 4, 8, 16, 32, 64):
-            raise ParameterError(f"link frames must be a power of two from 2 to 64, not {self.frames!r}")
+        if type(self.payload) is not int or not 1 <= self.payload <= PAYLOAD_LIMIT:
+            raise ParameterError(
+                f"link payload must be an integer from 1 to {PAYLOAD_LIMIT}, not {self.payload!r}"
+            )
+        if self.frames not in (1 << k for k in range(1, FRAMES_LIMIT.bit_length())):
+            raise ParameterError(
+                f"link frames must be a power of two from 2 to {FRAMES_LIMIT}, not {self.frames!r}"
+            )
 
     @classmethod
     def parse(cls, text: str) -> "Link":
@@ -114,7 +131,7 @@ class Link:
     @property
     def header_words(self) -> int:
         """Words of a header."""
-        return self.words(HEADER_LAYOUT.size // 8)
+        return self.words(HEADER_BYTES)
 
     @property
     def crc_words(self) -> int:

@@ -43,9 +43,9 @@ class Framer(wiring.Component):
         m.submodules.crc = crc = CRC(data_width=width).create()
         state = Signal(_State)
         header = Signal(HEADER_LAYOUT)
-        rest = Signal(max(64, width))  # of the header
+        rest = Signal(link.header_words * width)  # of the header
         check = Signal(32)
-        count = Signal(range(max(link.payload, 8) + 1))
+        count = Signal(range(max(link.payload, link.header_words) + 1))
         moves = Signal()
         first = Signal()
         m.d.comb += [

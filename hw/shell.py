@@ -19,20 +19,13 @@ from amaranth.lib.wiring import In, Out
 
 from .deframer import Deframer
 from .errors import ParameterError
-from .frame import IDENTITY_WORD, MAGIC, NUMBERS, VERSION, FrameKind, Link, Register, identity
+from .frame import COUNTERS, IDENTITY_WORD, MAGIC, NUMBERS, VERSION, FrameKind, Link, Register, identity
 from .frame_ring import FrameRing
 from .framer import Framer
 from .joiner import joiner
 from .parameters import Parameters
-from .socket import COUNTERS_LAYOUT, RESULT_LAYOUT, tuple_layout
+from .socket import RESULT_LAYOUT, tuple_layout
 from .stamp import Stamp
-
-_COUNTERS = dict(
-    zip(
-        COUNTERS_LAYOUT.members,
-        (Register.TUPLES, Register.PAIRS, Register.STEPS, Register.STALLS, Register.LIVE_EVICTIONS),
-    )
-)
 
 
 class Unpack(wiring.Component):
@@ -168,12 +161,15 @@ class Shell(wiring.Component):
         answer = Signal()  # a STATUS is due
         ready_due = Signal()
         value_due = Signal()
-        number = Signal(8)  # of the reset that is to be answered
+        told_full = Signal()  # the last header granted nothing
         address = Signal(8)
         acknowledged = Signal(8)
+        session = Signal.like(header.session)
+        current_session = (session != 0) & (header.session == session)
         # A payload that found the ring full is not in it, or not all of it.
         in_order = (
             (header.kind == FrameKind.DATA)
+            & current_session
             & (header.sequence == expected)
             & ~received.full
             & (received.filled == header.length)
@@ -191,11 +187,17 @@ class Shell(wiring.Component):
             m.d.comb += asked.eq(FrameKind.POLL)
             m.d.sync += damaged.eq(damaged + 1)
         with m.If(deframer.good):
-            m.d.comb += asked.eq(header.kind)
+            # Whoever is in another session is told so.
+            m.d.comb += asked.eq(FrameKind.POLL)
             with m.If(header.kind == FrameKind.RESET):
-                m.d.comb += reset.eq(1)
-                m.d.sync += number.eq(header.sequence)
-            with m.Else():
+                m.d.comb += [asked.eq(header.kind), reset.eq(1)]
+                m.d.sync += session.eq(header.session)
+            with m.Elif(header.kind == FrameKind.READ):
+                m.d.comb += asked.eq(header.kind)
+                m.d.sync += address.eq(header.sequence)
+            with m.Elif(current_session):
+                m.d.comb += asked.eq(header.kind)
+            with m.If(current_session & ~reset):
                 # An acknowledgement of frames that were never sent is none.
                 with m.If(acknowledged <= results.ahead):
                     m.d.comb += results.release.eq(acknowledged)
@@ -204,8 +206,6 @@ class Shell(wiring.Component):
                         allowed.eq(header.acknowledge + header.credit),
                     ]
                 m.d.sync += expected.eq(expected + in_order)
-                with m.If(header.kind == FrameKind.READ):
-                    m.d.sync += address.eq(header.sequence)
         again = Signal()  # frames are sent again only between two frames
 
         # Ring to joiner.
@@ -242,6 +242,7 @@ class Shell(wiring.Component):
             framer.header.magic.eq(MAGIC),
             framer.header.acknowledge.eq(expected),
             framer.header.credit.eq(received.free),
+            framer.header.session.eq(session),
             framer.payload.eq(Mux(sending_value, rest_of_value, results.word_shown)),
             results.step.eq(framer.step & sending_results & ~results.last),
             results.take.eq(framer.step & sending_results & results.last),
@@ -251,17 +252,17 @@ class Shell(wiring.Component):
         granted = Signal(8)
         m.d.comb += granted.eq(allowed - current)
         may_send = results.available & (granted != 0) & ~granted[7]
+        with m.If(told_full & ~received.full):
+            m.d.sync += [answer.eq(1), told_full.eq(0)]
+        with m.If(framer.start):
+            m.d.sync += told_full.eq(received.full)
         with m.If(framer.idle & again & ~reset):
             m.d.comb += results.rewind.eq(1)
             m.d.sync += again.eq(0)
         with m.Elif(framer.idle & ~reset):
             m.d.sync += [sending_results.eq(0), sending_value.eq(0)]
             with m.If(ready_due):
-                m.d.comb += [
-                    framer.start.eq(1),
-                    framer.header.kind.eq(FrameKind.READY),
-                    framer.header.sequence.eq(number),
-                ]
+                m.d.comb += [framer.start.eq(1), framer.header.kind.eq(FrameKind.READY)]
                 m.d.sync += ready_due.eq(0)
             with m.Elif(value_due):
                 m.d.comb += [
@@ -306,6 +307,7 @@ class Shell(wiring.Component):
                             again,
                             answer,
                             value_due,
+                            told_full,
                             sending_results,
                             sending_value,
                         )
@@ -330,6 +332,6 @@ class Shell(wiring.Component):
             with m.Switch(address):
                 with m.Case(Register.DAMAGED.value):
                     m.d.comb += value.eq(damaged)
-                for name, register in _COUNTERS.items():
+                for name, register in COUNTERS.items():
                     with m.Case(register.value):
                         m.d.comb += value.eq(counters[name])

@@ -33,10 +33,10 @@ from .library import cache_directory, compiled
 
 HARNESS = tuple(Path(__file__).with_name(name) for name in ("board.sv", "board.cpp", "port.h"))
 PINS = ("stream", "uart")
-#: Cycles between two looks at the client.
-STEP_CYCLES = 2048
+#: Cycles between two looks at the client: few, for the client waits for answers.
+STEP_CYCLES = 256
 #: Steps without a byte either way after which the board is looked at only now and then.
-IDLE_STEPS = 200
+IDLE_STEPS = 1600
 #: Bytes held each way; beyond that the client waits, or the board's clock stands still.
 HELD_BYTES = 1 << 16
 #: How long a client may take for its token, and how long that may be.

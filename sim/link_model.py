@@ -17,8 +17,8 @@ from collections import deque
 import numpy as np
 
 from hw.frame import (
+    COUNTERS,
     CRC_BYTES,
-    HEADER_LAYOUT,
     IDENTITY_WORD,
     MAGIC,
     NUMBERS,
@@ -32,8 +32,7 @@ from hw.parameters import Parameters
 from hw.socket import COUNTERS_LAYOUT, RESULT_LAYOUT, Kind, Tag, tuple_layout
 from hw.words import pack, unpack, word_count
 
-_HEADER = struct.Struct("<HBBBBH")
-_HEADER_BYTES = HEADER_LAYOUT.size // 8
+_HEADER = struct.Struct("<HBBBBHH")
 
 
 class Joiner:
@@ -123,8 +122,9 @@ class LinkModel:
         self._incoming = bytearray()
         self.reset()
 
-    def reset(self) -> None:
+    def reset(self, session: int = 0) -> None:
         """What the RESET frame and the board's reset button do."""
+        self._session = session
         self._joiner.reset()
         self._expected = self._oldest = self._allowed = 0
         self._ring: deque[bytes] = deque()  # payloads for the joiner
@@ -132,6 +132,7 @@ class LinkModel:
         self._kept: list[bytes] = []  # payloads from `oldest` on
         self._shown = 0  # of those kept, how many were sent
         self._answer = False
+        self._told_full = False  # the last header granted nothing
 
     def step(self, data: bytes) -> tuple[int, bytes]:
         """Takes all the bytes; returns their number, and the bytes that leave meanwhile."""
@@ -153,7 +154,7 @@ class LinkModel:
                 del buffer[: self._word]
             if len(buffer) < head * self._word:
                 return None
-            _, kind, *numbers, length = _HEADER.unpack_from(buffer)
+            _, kind, *numbers, length, session = _HEADER.unpack_from(buffer)
             if length > self._link.payload:
                 del buffer[: head * self._word]
                 self._damage()
@@ -166,7 +167,7 @@ class LinkModel:
             payload = bytes(buffer[head * self._word : end])
             del buffer[: end + tail * self._word]
             if good:
-                return kind, *numbers, payload
+                return kind, *numbers, session, payload
             self._damage()
 
     def _may_begin(self) -> bool:
@@ -177,20 +178,22 @@ class LinkModel:
         self._damaged += 1
         self._answer = True
 
-    def _take(self, kind: int, number: int, acknowledge: int, credit: int, payload: bytes) -> bytes:
+    def _take(
+        self, kind: int, number: int, acknowledge: int, credit: int, session: int, payload: bytes
+    ) -> bytes:
         """Acts on a frame from the host; returns an answer that does not wait."""
         if kind == FrameKind.RESET.value:
-            self.reset()
-            return self._frame(FrameKind.READY, number)
-        released = (acknowledge - self._oldest) % NUMBERS
-        if released <= self._shown:
-            del self._kept[:released]
-            self._shown -= released
-            self._oldest = acknowledge
-            self._allowed = (acknowledge + credit) % NUMBERS
+            self.reset(session)
+            return self._frame(FrameKind.READY, 0)
+        current = session == self._session != 0
+        if current:
+            self._release(acknowledge, credit)
         if kind == FrameKind.READ.value:
             value = self._register(number).to_bytes(4, "little")
             return self._frame(FrameKind.VALUE, number, value.ljust(self._link.words(4) * self._word, b"\0"))
+        if not current:
+            self._answer = True
+            return b""
         if kind == FrameKind.RESEND.value:
             self._shown = 0
         if kind == FrameKind.DATA.value and number == self._expected and len(self._ring) < self._link.frames:
@@ -198,6 +201,15 @@ class LinkModel:
             self._expected = (self._expected + 1) % NUMBERS
         self._answer |= kind in (FrameKind.DATA.value, FrameKind.POLL.value, FrameKind.RESEND.value)
         return b""
+
+    def _release(self, acknowledge: int, credit: int) -> None:
+        """Frees what the host has taken, and notes how much more it will take."""
+        released = (acknowledge - self._oldest) % NUMBERS
+        if released <= self._shown:
+            del self._kept[:released]
+            self._shown -= released
+            self._oldest = acknowledge
+            self._allowed = (acknowledge + credit) % NUMBERS
 
     def _join(self, pace: int | None) -> None:
         """Lets the joiner take frames, unless results wait for room."""
@@ -228,6 +240,7 @@ class LinkModel:
         """The frames that may leave now: results, or else an answer."""
         out = []
         self._close_frames()
+        self._answer |= self._told_full and len(self._ring) < self._link.frames
         while self._shown < len(self._kept):
             granted = (self._allowed - self._oldest - self._shown) % NUMBERS
             if not 0 < granted < 128:
@@ -244,13 +257,15 @@ class LinkModel:
 
     def _frame(self, kind: FrameKind, number: int, payload: bytes = b"") -> bytes:
         credit = self._link.frames - len(self._ring)
-        header = (MAGIC, kind.value, number % NUMBERS, self._expected, credit, len(payload) // self._word)
+        self._told_full = not credit
+        size = len(payload) // self._word
+        header = (MAGIC, kind.value, number % NUMBERS, self._expected, credit, size, self._session)
         head = _HEADER.pack(*header).ljust(self._link.header_words * self._word, b"\0")
         check = zlib.crc32(head + payload).to_bytes(CRC_BYTES, "little")
         return head + payload + check.ljust(self._link.crc_words * self._word, b"\0")
 
     def _register(self, number: int) -> int:
-        counters = dict(enumerate(self._joiner.counters.values(), Register.TUPLES.value))
+        counters = {COUNTERS[name].value: count for name, count in self._joiner.counters.items()}
         fixed = {
             Register.IDENTITY.value: IDENTITY_WORD,
             Register.VERSION.value: VERSION,

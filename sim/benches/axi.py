@@ -41,6 +41,7 @@ class AxiTestbench(Testbench):
         self.lite = AxiLiteMaster(AxiLiteBus.from_prefix(dut, "s_axil"), dut.aclk, **reset)
         for log in (self.source.log, self.sink.log, self.lite.write_if.log):
             log.setLevel("WARNING")  # else every byte is logged
+        self.session = 0
         self.sent = self.granted = self.expected = 0  # numbers of frames
         self.lengths: list[int] = []  # of result frames, in words
         self.traffic = Traffic()
@@ -63,11 +64,12 @@ class AxiTestbench(Testbench):
         await RisingEdge(self.dut.aclk)
 
     async def begin(self) -> None:
-        """Sends a RESET; drops what comes before the answer, which is the last to come."""
-        self.send(FrameKind.RESET, 77)
+        """Begins a session; drops what comes before the answer, which is the last to come."""
+        self.session += 77
+        self.send(FrameKind.RESET)
         while (frames := await self.frames())[-1][0].kind is not FrameKind.READY:
             pass
-        assert frames[-1] == (Header(FrameKind.READY, 77, 0, self.link.frames), b"")
+        assert frames[-1] == (Header(FrameKind.READY, 0, 0, self.link.frames, self.session), b"")
         self.sent = self.expected = 0
 
     def stall(self, stalls: Stalls) -> None:
@@ -103,7 +105,8 @@ class AxiTestbench(Testbench):
     def send(self, kind: FrameKind, number: int = 0, payload: bytes = b"", credit: int | None = None) -> None:
         """Sends a frame that acknowledges all results until now."""
         credit = self.link.frames if credit is None else credit
-        self.source.send_nowait(encode(self.link, Header(kind, number, self.expected, credit), payload))
+        header = Header(kind, number, self.expected, credit, self.session)
+        self.source.send_nowait(encode(self.link, header, payload))
 
     async def frames(self) -> list[tuple[Header, bytes]]:
         """Waits for the next frame; takes what has come. Each must end with `tlast`, and only there."""
@@ -160,7 +163,7 @@ class AxiTestbench(Testbench):
             before, moves = moves, len(traffic.taken) + len(traffic.given)
             idle = idle + 1 if moves == before else 0
             if idle == PATIENCE:
-                # The device does not say when it has room again: it must be asked.
+                # Results may wait for credit.
                 assert questions < QUESTIONS, f"stuck: {len(pending)} payloads left, waiting for mark {until}"
                 self.send(FrameKind.POLL, credit=credit)
                 idle, questions = 0, questions + 1

@@ -16,7 +16,7 @@ import pytest
 from hw.deframer import Deframer
 from hw.dimension import Dimension
 from hw.errors import ParameterError
-from hw.frame import HEADER_LAYOUT, IDENTITY_WORD, MAGIC, FrameKind, Link, Register, identity
+from hw.frame import HEADER_BYTES, HEADER_LAYOUT, IDENTITY_WORD, MAGIC, FrameKind, Link, Register, identity
 from hw.framer import Framer
 from hw.parameters import Parameters
 from hw.shell import Shell
@@ -32,7 +32,7 @@ def frame(link: Link, kind: FrameKind, payload: list[int] = (), **fields) -> lis
     """The words of a frame, by the definition: bytes, padding, CRC over all words before it."""
     size = link.width // 8
     header = HEADER_LAYOUT.const({"magic": MAGIC, "kind": kind, "length": len(payload), **fields})
-    body = header.as_value().value.to_bytes(8, "little").ljust(link.header_words * size, b"\0")
+    body = header.as_value().value.to_bytes(HEADER_BYTES, "little").ljust(link.header_words * size, b"\0")
     body += b"".join(word.to_bytes(size, "little") for word in payload)
     body += zlib.crc32(body).to_bytes(4, "little").ljust(link.crc_words * size, b"\0")
     return [int.from_bytes(body[at : at + size], "little") for at in range(0, len(body), size)]
@@ -161,9 +161,17 @@ class Host:
         self.ctx, self.dut, self.link, self.chance = ctx, dut, link, chance
         self.waiting: list[int] = []
         self.words: list[int] = []
+        self.session = 0
 
     def send(self, kind: FrameKind, payload: list[int] = (), **fields) -> None:
-        self.waiting += frame(self.link, kind, payload, **fields)
+        self.waiting += frame(self.link, kind, payload, **{"session": self.session} | fields)
+
+    async def begin(self, session: int) -> None:
+        self.session = session
+        self.send(FrameKind.RESET)
+        [(ready, _)] = await self.frames(800)
+        assert (ready.kind, ready.session) == (FrameKind.READY, session)
+        assert (ready.sequence, ready.acknowledge, ready.credit) == (0, 0, self.link.frames)
 
     async def cycles(self, count: int) -> None:
         ctx, dut = self.ctx, self.dut
@@ -184,9 +192,11 @@ class Host:
         size, link, found = self.link.width // 8, self.link, []
         while self.words:
             body = b"".join(word.to_bytes(size, "little") for word in self.words)
-            header = HEADER_LAYOUT.from_bits(int.from_bytes(body[:8], "little"))
+            header = HEADER_LAYOUT.from_bits(int.from_bytes(body[:HEADER_BYTES], "little"))
             words = self.words[link.header_words : link.header_words + header.length]
-            fields = {name: getattr(header, name) for name in ("sequence", "acknowledge", "credit")}
+            fields = {
+                name: getattr(header, name) for name in ("sequence", "acknowledge", "credit", "session")
+            }
             want = frame(link, header.kind, words, **fields)
             assert self.words[: len(want)] == want
             del self.words[: len(want)]
@@ -222,9 +232,7 @@ def with_host(width: int, seed: int, script) -> None:
 
     async def testbench(ctx):
         host = Host(ctx, dut, link, random.Random(seed))
-        host.send(FrameKind.RESET, sequence=77)
-        [(ready, _)] = await host.frames()
-        assert (ready.kind, ready.sequence, ready.acknowledge, ready.credit) == (FrameKind.READY, 77, 0, 4)
+        await host.begin(0x4D77)
         await script(host)
 
     simulate(dut, [testbench])
@@ -323,10 +331,76 @@ def test_a_reset_forgets_everything(seed):
     async def script(host):
         host.send(FrameKind.DATA, host.tuple_words(_boxes(2), _points(0, 1), *_end()), sequence=0)
         await host.frames(800)
-        host.send(FrameKind.RESET, sequence=3)
-        [(header, _)] = await host.frames(800)
-        assert (header.kind, header.sequence, header.acknowledge) == (FrameKind.READY, 3, 0)
+        await host.begin(3)
         host.send(FrameKind.DATA, host.tuple_words(_points(5, 1), *_end()), sequence=0, credit=4)
         assert host.results(await host.frames(800)) == ["mark"]
 
     with_host(8, seed, script)
+
+
+@pytest.mark.parametrize("width", [8, 64])
+def test_frames_of_another_session_change_nothing_and_are_answered_with_the_right_one(width, seed):
+    async def script(host):
+        own = host.session
+        host.send(FrameKind.DATA, host.tuple_words(_boxes(1), _points(0, 1), *_end()), sequence=0)
+        await host.frames(1500)
+        for other in (0, own ^ 1, own ^ 0x100):
+            # Each would take effect in the session of the device: the numbers fit.
+            for kind, fields in (
+                (FrameKind.DATA, {"sequence": 1, "credit": 4}),
+                (FrameKind.POLL, {"credit": 4}),
+                (FrameKind.RESEND, {"credit": 4}),
+            ):
+                payload = host.tuple_words(_boxes(1)) if kind is FrameKind.DATA else []
+                host.send(kind, payload, session=other, **fields)
+                [(header, _)] = await host.frames()
+                assert (header.kind, header.session, header.sequence, header.acknowledge) == (
+                    FrameKind.STATUS,
+                    own,
+                    0,
+                    1,
+                )
+            host.send(FrameKind.READ, sequence=Register.TUPLES.value, session=other, credit=4)
+            [(header, words)] = await host.frames()
+            assert (header.kind, header.session, words[0]) == (FrameKind.VALUE, own, 2)
+        host.send(FrameKind.POLL, credit=4)
+        assert host.results(await host.frames(1500)) == [(0, 0), "mark"]
+
+    with_host(width, seed, script)
+
+
+def test_a_device_without_a_session_takes_nothing(seed):
+    link = Link(8, 40, 4)
+    dut = Shell(KEY, link)
+
+    async def testbench(ctx):
+        host = Host(ctx, dut, link, random.Random(seed))
+        host.send(FrameKind.DATA, host.tuple_words(_boxes(1)), session=0)
+        [(header, _)] = await host.frames()
+        assert (header.kind, header.session, header.acknowledge) == (FrameKind.STATUS, 0, 0)
+
+    simulate(dut, [testbench])
+
+
+@pytest.mark.parametrize("width", [8, 64])
+def test_room_is_told_when_there_was_none(width, seed):
+    """Results without credit hold the joiner up until the ring is full; then credit lets all of it go."""
+
+    async def script(host):
+        sent = taken = 0
+        while taken == sent:
+            host.send(FrameKind.DATA, host.tuple_words(_boxes(2), _points(0, 2), *_end()), sequence=sent)
+            sent += 1
+            header = (await host.frames(600))[-1][0]
+            taken = header.acknowledge
+            assert sent < 30
+        assert header.credit == 0
+        host.send(FrameKind.POLL, credit=4)
+        results = [header for header, _ in await host.frames(1500) if header.kind is FrameKind.DATA]
+        host.send(FrameKind.POLL, acknowledge=len(results))
+        told = [(header.kind, header.acknowledge, header.credit) for header, _ in await host.frames(1500)]
+        assert told[0] == (FrameKind.STATUS, taken, 0)  # the answer
+        assert told[1] == (FrameKind.STATUS, taken, 1)
+        assert len(told) == 2
+
+    with_host(width, seed, script)

@@ -32,7 +32,7 @@ from ..links import Faults, Line, batch, cut, pairs_of, reset, run
 PARAMETERS = Parameters(cores=2, segment=8, lanes=8)
 DIVISOR = 3.3
 #: Seconds that a step of a board lasts: long, so that waiting for a silent board takes few steps.
-TICK = 0.005
+TICK = 0.001
 TEXT = f"handshake?{PARAMETERS.options()}"
 
 
