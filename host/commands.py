@@ -1,6 +1,7 @@
-"""The commands of `touchline` that deal with devices: serve, devices, selftest."""
+"""The commands of `touchline` that deal with devices: serve, devices, selftest; and Spark's discovery."""
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
 
@@ -42,6 +43,16 @@ def devices(argv: list[str], prog: str) -> int:
         print(found.devices_table(found.devices(urls or None)))
 
     return _answer(run)
+
+
+def discover() -> int:
+    """`touchline-discover`: prints the devices that answer as Spark expects of a discovery script."""
+    listed = found.devices()
+    for one in listed:
+        if one.error:
+            print(f"touchline: {one.url}: {one.error}", file=sys.stderr)
+    print(json.dumps({"name": "fpga", "addresses": [one.url for one in listed if not one.error]}))
+    return 0
 
 
 def selftest(argv: list[str], prog: str) -> int:

@@ -1,8 +1,10 @@
 """What the commands `touchline devices`, `selftest` and `serve` do."""
 
 import contextlib
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from glob import glob
@@ -22,8 +24,10 @@ from .device import Device, open_device
 from .link import LinkDevice, open_link
 from .transport import split_url
 
-#: How long `devices` waits for each one.
-PROBE_SECONDS = 2.0
+#: How long `devices` waits for an answer, and for everything a device tells.
+PROBE_SECONDS, LOOK_SECONDS = 2.0, 15.0
+#: The environment variable that names the URLs to look at, between blanks.
+PLACES = "TOUCHLINE_DEVICES"
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,12 @@ class Check:
 
 
 def places() -> list[str]:
-    """URLs where devices may be: boards served on this machine, serial ports, DMA engines."""
+    """URLs where devices may be: those in `$TOUCHLINE_DEVICES`.
+
+    Without it, boards served on this machine, serial ports and DMA engines.
+    """
+    if PLACES in os.environ:
+        return os.environ[PLACES].split()
     from serial.tools import list_ports
 
     from sim.board import served
@@ -60,15 +69,28 @@ def places() -> list[str]:
 
 
 def devices(urls: Sequence[str] | None = None) -> list[Found]:
-    """Asks at each URL, or at all `places`, who is there. A device that is in use is left alone."""
-    found = []
-    for url in places() if urls is None else urls:
+    """Asks at each URL, or at all `places`, who is there.
+
+    Registers are read and nothing else is touched; a device that is in use is left alone.
+    """
+    urls = list(places() if urls is None else urls)
+    found: dict[str, Found] = {}
+
+    def look(url: str) -> None:
         try:
-            with open_link(url, limit=PROBE_SECONDS) as device:
-                found.append(Found(url, device.parameters, device.health()))
+            with open_link(url, reset=False, limit=PROBE_SECONDS) as device:
+                found[url] = Found(url, device.parameters, device.health())
         except TouchlineError as error:
-            found.append(Found(url, error=str(error).removeprefix(f"{url}: ")))
-    return found
+            found[url] = Found(url, error=str(error).removeprefix(f"{url}: "))
+
+    deadline = time.monotonic() + LOOK_SECONDS
+    threads = [threading.Thread(target=look, args=(url,), daemon=True) for url in urls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    late = f"has not told everything within {LOOK_SECONDS:g} seconds"
+    return [found.get(url) or Found(url, error=late) for url in urls]
 
 
 def devices_table(found: Sequence[Found]) -> str:

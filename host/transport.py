@@ -16,9 +16,9 @@ from urllib.parse import parse_qsl
 
 from hw.errors import DeviceError, ParameterError
 
-#: How long opening may take, and how many bytes are read at once.
+#: How long opening may take, and how many bytes are read or written at once: whole words of any width.
 OPEN_SECONDS = 5.0
-READ_BYTES = 1 << 16
+PIECE_BYTES = 1 << 16
 #: What a server says, in one line, to a client that it does not serve.
 REFUSED = b"refused: "
 
@@ -43,7 +43,7 @@ class Transport:
     def send(self, data: bytes) -> int:
         """Takes as many bytes as there is room for now, which may be none, and says how many."""
         try:
-            return os.write(self._output, data)
+            return os.write(self._output, data[:PIECE_BYTES])
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -55,7 +55,7 @@ class Transport:
             ready, _, _ = select.select([self._input], [self._output] if room else [], [], timeout)
             if not ready:
                 return b""
-            data = os.read(self._input, READ_BYTES)
+            data = os.read(self._input, PIECE_BYTES)
         except BlockingIOError:
             return b""
         except (OSError, ValueError) as error:
@@ -139,14 +139,16 @@ class TcpTransport(Transport):
 class DmaTransport(Transport):
     """`xdma:H2C,C2H`: two character devices of a DMA engine, or two FIFOs. Nobody else can open them.
 
-    A FIFO is read without blocking. DMA drivers block in `read` until a packet ends, so there a thread
-    reads and passes on, through a pipe that is as much as it reads ahead.
+    FIFOs do not block. DMA drivers do, in `read` until a packet ends and in `write` until the engine has
+    taken everything, which may be never. So there threads read and write, and pass on through sockets, which
+    bound how much is under way and keep the pieces: an engine must be given whole words.
     """
 
     def __init__(self, url: str, address: str):
         self._paths = address.split(",")
         if len(self._paths) != 2 or not all(self._paths):
             raise ParameterError(f"{url}: an xdma: URL must be xdma:H2C_PATH,C2H_PATH, not {address!r}")
+        self._locked = -1
         super().__init__(url)
 
     def _open(self) -> None:
@@ -156,11 +158,22 @@ class DmaTransport(Transport):
             fcntl.flock(self._output, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError("another client has it open") from None
+        self._locked = os.dup(self._output)
         self._input = os.open(from_device, os.O_RDONLY | os.O_NONBLOCK)
         if stat.S_ISCHR(os.fstat(self._input).st_mode):
-            os.set_blocking(self._input, True)
-            source, (self._input, sink) = self._input, os.pipe()
-            threading.Thread(target=_pass_on, args=(source, sink), name="xdma", daemon=True).start()
+            source, (self._input, sink) = self._input, _pair()
+            _start_passing_on(source, sink, device=source)
+        if stat.S_ISCHR(os.fstat(self._output).st_mode):
+            sink, (self._output, source) = self._output, _pair()
+            _start_passing_on(source, sink, device=sink)
+
+    def close(self) -> None:
+        """See `Transport.close`. A thread that hangs in a driver keeps the device open, but not to itself."""
+        super().close()
+        if self._locked >= 0:
+            fcntl.flock(self._locked, fcntl.LOCK_UN)
+            os.close(self._locked)
+            self._locked = -1
 
     def _within(self, attempt: Callable):
         """Tries until it works, for a while: a FIFO's reader may need a moment."""
@@ -239,13 +252,25 @@ def open_transport(url: str) -> tuple[Transport, dict[str, str]]:
     return kind(shown, address, **own), options
 
 
+def _pair() -> tuple[int, int]:
+    """Two ends of a line that keeps pieces as they are; the first does not block."""
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    near.setblocking(False)
+    return near.detach(), far.detach()
+
+
+def _start_passing_on(source: int, sink: int, device: int) -> None:
+    os.set_blocking(device, True)
+    threading.Thread(target=_pass_on, args=(source, sink), name="xdma", daemon=True).start()
+
+
 def _pass_on(source: int, sink: int) -> None:
     try:
-        while data := os.read(source, READ_BYTES):
+        while data := os.read(source, PIECE_BYTES):
             while data:
                 data = data[os.write(sink, data) :]
     except OSError:
-        pass  # the reader sees the pipe's end
+        pass  # the other end sees that this one is closed
     finally:
         os.close(source)
         os.close(sink)

@@ -4,20 +4,9 @@
 //                                                       | board |
 //   bytes <-- words, or the same ---------------------- +-------+
 
-#include <cstdint>
-#include <cstring>
-#include <memory>
-
-#include "Vtop.h"
 #include "port.h"
-#include "verilated.h"
-
-#define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
-
-template <typename T>
-using Bare = std::remove_cv_t<std::remove_reference_t<T>>;
 
 using Word = Port<Bare<decltype(Vtop::incoming_payload)>>;
 constexpr size_t BYTES = sizeof(Vtop::incoming_payload);  // of a word: widths are powers of two, 8 to 512
@@ -32,35 +21,19 @@ struct Uart {
     uint32_t heard = 0;
 };
 
-struct Model {
-    std::unique_ptr<VerilatedContext> context = std::make_unique<VerilatedContext>();
-    std::unique_ptr<Vtop> top = std::make_unique<Vtop>(context.get());
+struct Model : Clocked {
     Uart uart;
     bool offering = false;
 
     Model() { reset(); }
-    ~Model() { top->final(); }
 
     void reset() {
         uart = Uart();
         offering = false;
-        top->rst = 1;
         top->rx = 1;
         top->incoming_valid = 0;
         top->outgoing_ready = 0;
-        for (int cycle = 0; cycle < 4; ++cycle) {
-            low();
-            high();
-        }
-        top->rst = 0;
-    }
-    void low() {
-        top->clk = 0;
-        top->eval();
-    }
-    void high() {
-        top->clk = 1;
-        top->eval();
+        hold_reset();
     }
 };
 

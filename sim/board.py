@@ -2,7 +2,7 @@
 
 ::
 
-    client <--- pty, tcp or fifos ---> serve <--- bytes ---> Board (pins, shell, joiner)
+    client <--- pty, tcp or fifos ---> serve <--- bytes ---> Board ([ aligner | ] pins, shell, joiner)
 
 The board's clock runs while there is something to do, as fast as the simulator can.
 """
@@ -26,7 +26,7 @@ import numpy as np
 
 from hw.board import emit_board
 from hw.errors import DeviceError, ParameterError
-from hw.frame import Link
+from hw.frame import HEADER_BYTES, HEADER_LAYOUT, MAGIC, Link
 from hw.parameters import Parameters
 
 from .library import cache_directory, compiled
@@ -63,6 +63,46 @@ class _Job(ctypes.Structure):
     ]
 
 
+class Aligner:
+    """The bridge from bytes to words wider than a byte: a frame begins a word, whatever came before it.
+
+    DMA engines move whole words and need none.
+    """
+
+    def __init__(self, link: Link):
+        self._link = link
+        self._buffer = bytearray()
+        self._left = 0  # bytes of the present frame
+
+    def align(self, data: bytes) -> bytes:
+        """Takes bytes; returns those of frames, as far as they have come."""
+        self._buffer += data
+        out = b""
+        while self._left or self._find():
+            part = bytes(self._buffer[: self._left])
+            del self._buffer[: len(part)]
+            self._left -= len(part)
+            out += part
+            if self._left:
+                break
+        return out
+
+    def _find(self) -> bool:
+        """Drops bytes until a frame begins that may be one, and notes how long it is."""
+        magic = MAGIC.to_bytes(2, "little")
+        while (at := self._buffer.find(magic)) >= 0 and len(self._buffer) - at >= HEADER_BYTES:
+            del self._buffer[:at]
+            header = HEADER_LAYOUT.from_bits(int.from_bytes(self._buffer[:HEADER_BYTES], "little"))
+            if header.length <= self._link.payload:
+                words = self._link.header_words + header.length + self._link.crc_words
+                self._left = words * self._link.width // 8
+                return True
+            del self._buffer[:1]
+        if at < 0:
+            del self._buffer[:-1]  # the last byte may begin a magic
+        return False
+
+
 class Board:
     """One simulated board. A context manager.
 
@@ -80,6 +120,8 @@ class Board:
             raise ParameterError(f"pins 'uart': link width must be 8, not {link.width}")
         self._code = _load(parameters, link, pins, divisor)
         self._divisor = divisor or 0.0
+        self._aligner = Aligner(link) if link.width > 8 else None
+        self._aligned = b""
         self._room = np.empty(STEP_CYCLES * link.width // 8, np.uint8)
         self._model = self._code.touchline_open()
         self.cycles = 0  #: since the board was opened
@@ -88,6 +130,10 @@ class Board:
         """Runs for `cycles`, at most STEP_CYCLES; bytes go in as fast as the pins take them."""
         if not self._model:
             raise DeviceError("simulated board: it is closed")
+        taken = None
+        if self._aligner:
+            taken = len(data) if len(self._aligned) < HELD_BYTES else 0
+            data = self._aligned + self._aligner.align(data[:taken])
         job = _Job(
             input=data,
             in_count=len(data),
@@ -97,7 +143,11 @@ class Board:
         )
         self._code.touchline_step(self._model, ctypes.byref(job))
         self.cycles += job.cycles
-        return job.in_next, self._room[: job.out_count].tobytes()
+        out = self._room[: job.out_count].tobytes()
+        if not self._aligner:
+            return job.in_next, out
+        self._aligned = data[job.in_next :]
+        return taken, out
 
     def reset(self) -> None:
         """Presses the board's reset button."""

@@ -7,15 +7,7 @@
 // Generic over the ports' widths, so every configuration is built with this same file and harness.sv. Each
 // cycle lowers the clock with new inputs, looks at the handshakes, and then raises the clock.
 
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-
-#include "Vtop.h"
 #include "port.h"
-#include "verilated.h"
-
-#define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 
@@ -26,32 +18,15 @@ using Activity = Port<Bare<decltype(Vtop::activity)>>;
 
 enum Status : int32_t { DONE = 0, PAUSED = 1, HUNG = 2 };
 
-struct Model {
-    std::unique_ptr<VerilatedContext> context = std::make_unique<VerilatedContext>();
-    std::unique_ptr<Vtop> top = std::make_unique<Vtop>(context.get());
+struct Model : Clocked {
     bool offering = false;  // valid is high: it stays, with its payload, until ready
     uint64_t idle = 0;      // cycles since the last transfer on either stream
     uint64_t random = 0;
 
     Model() {
-        top->rst = 1;
         top->tuples_valid = 0;
         top->results_ready = 0;
-        for (int cycle = 0; cycle < 4; ++cycle) {
-            low();
-            high();
-        }
-        top->rst = 0;
-    }
-    ~Model() { top->final(); }
-
-    void low() {
-        top->clk = 0;
-        top->eval();
-    }
-    void high() {
-        top->clk = 1;
-        top->eval();
+        hold_reset();
     }
 
     // splitmix64

@@ -1,4 +1,4 @@
-"""The device's end of the wire in Python: what a board does, byte for byte, without its clock.
+"""The device's end of the wire in Python: what a board does, frame for frame, without its clock.
 
 ::
 
@@ -150,8 +150,8 @@ class LinkModel:
         """The next undamaged frame; what has been looked at is gone, as in the deframer."""
         buffer, head, tail = self._incoming, self._link.header_words, self._link.crc_words
         while True:
-            while len(buffer) >= self._word and not self._may_begin():
-                del buffer[: self._word]
+            while buffer and not self._may_begin():
+                del buffer[:1]
             if len(buffer) < head * self._word:
                 return None
             _, kind, *numbers, length, session = _HEADER.unpack_from(buffer)

@@ -1,11 +1,17 @@
-// Ports of a Verilated model, whatever their width.
+// What the harnesses of joiners and boards share: ports of any width, the clock, the reset.
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <type_traits>
+
+#include "Vtop.h"
+#include "verilated.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
 
 // A port as 32-bit words, least significant first: Verilator's type depends on the port's width.
 template <typename T>
@@ -33,3 +39,28 @@ struct Port {
 
 template <typename T>
 using Bare = std::remove_cv_t<std::remove_reference_t<T>>;
+
+// A Verilated top with a clock: inputs are set before `low`, outputs are looked at between `low` and `high`.
+struct Clocked {
+    std::unique_ptr<VerilatedContext> context = std::make_unique<VerilatedContext>();
+    std::unique_ptr<Vtop> top = std::make_unique<Vtop>(context.get());
+
+    ~Clocked() { top->final(); }
+
+    void low() {
+        top->clk = 0;
+        top->eval();
+    }
+    void high() {
+        top->clk = 1;
+        top->eval();
+    }
+    void hold_reset() {
+        top->rst = 1;
+        for (int cycle = 0; cycle < 4; ++cycle) {
+            low();
+            high();
+        }
+        top->rst = 0;
+    }
+};

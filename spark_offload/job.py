@@ -75,7 +75,7 @@ def run(spark: SparkSession, options: argparse.Namespace) -> dict[str, int | str
         join.frame(observation).write.format(options.format).mode(mode).option("header", True).save(
             options.output
         )
-    return observed(observation) | {"device": join.device}
+    return observed(observation) | {"device": join.device or "scheduled by Spark"}
 
 
 def observed(observation: Observation) -> dict[str, int]:

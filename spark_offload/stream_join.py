@@ -8,6 +8,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.conf import RuntimeConfig
 from pyspark.sql.pandas.types import to_arrow_type
 
 from host.device import open_when_free
@@ -22,6 +23,7 @@ from .slices import Slices, sort_keys
 from .task import METRICS, Task
 
 OFFLOADS = ("sim", "fpga")
+AMOUNT = "spark.task.resource.fpga.amount"
 Length = str | int
 
 _METRICS_TYPE = T.StructType([T.StructField(name, T.LongType()) for name in METRICS])
@@ -49,7 +51,8 @@ def stream_join(
     partitions nor on the order of the input.
 
     `offload` says what joins: "sim", the simulated gateware of `architecture` or of the URL `device`, or
-    "fpga", the device at the URL `device` (serial:, tcp: or xdma:), at which tasks take turns.
+    "fpga", the device at the URL `device` (serial:, tcp: or xdma:), at which tasks take turns, and without
+    one the devices that Spark schedules as the resource "fpga", one for each task.
     `partitions` says into how many slices, each a task, history is cut. The call itself reads the columns
     of the arrival order once, to choose the cuts. All columns of both sides come out; a name that both
     have becomes `r_name` and `s_name`. The first action on the result gives `observation` the counts of
@@ -110,8 +113,12 @@ class StreamJoin:
         )
         if self.offload == "sim":
             self.device = self.device or f"sim:{self.architecture}"
-        scheme = (self.device or "").partition(":")[0]
-        if (scheme == "sim") != (self.offload == "sim") or not self.device:
+        if self.device is None:
+            _check_resources(conf)
+            self._where = f"{self.spec.explain()}\non the device that Spark gives to the task, as it fits"
+            return
+        scheme = self.device.partition(":")[0]
+        if scheme not in (("sim",) if self.offload == "sim" else TRANSPORTS):
             schemes = "sim:" if self.offload == "sim" else ", ".join(f"{name}:" for name in TRANSPORTS)
             raise ParameterError(
                 f"with offload={self.offload!r} device must be a URL that starts with {schemes}, "
@@ -197,6 +204,24 @@ class StreamJoin:
             for field in self.spec.schemas[stream]
             if is_sortable(field.type)
         ]
+
+
+def _check_resources(conf: RuntimeConfig) -> None:
+    """Refuses settings with which a task would get no device of its own, or would never start."""
+    amount, setting = conf.get(AMOUNT, None), f"{AMOUNT}=1"
+    if amount is None:
+        raise ParameterError(
+            "with offload='fpga' device must be a URL, or Spark must schedule devices "
+            f"({setting}, and spark.executor.resource.fpga.amount with its discoveryScript), not None"
+        )
+    if float(amount) != 1:
+        raise ParameterError(f"{AMOUNT} must be 1, a device for each task, not {amount!r}")
+    master = conf.get("spark.master", "")
+    if master.startswith("local") and not master.startswith("local-cluster"):
+        raise ParameterError(
+            f"with offload='fpga' and {setting} spark.master must be a cluster, where Spark schedules "
+            f"devices, not {master!r}; give device="
+        )
 
 
 def _has_variant(kind: T.DataType) -> bool:

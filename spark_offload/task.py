@@ -6,12 +6,13 @@ from dataclasses import asdict, dataclass, fields
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 
 from host.arrival import Arrivals
 from host.device import open_when_free
 from host.session import Session, Stats
 from host.spec import JoinSpec
-from hw.errors import DataError
+from hw.errors import DataError, DeviceError
 
 BATCH_ROWS = 10_000
 
@@ -29,7 +30,7 @@ class Task:
     """
 
     spec: JoinSpec
-    device: str
+    device: str | None  #: its URL; None: the one that Spark has given to the task
     begin: tuple[list[int], list[int]]  #: rows of R and of S before each slice
     owned: tuple[tuple[int, ...], tuple[int, ...]]  #: rows of R and of S in each slice
 
@@ -48,7 +49,7 @@ class Task:
             self._check(number, rows)
             rows = self._trim(rows)
         r, s = (rows[name].drop_null().combine_chunks() for name in "rs")
-        with open_when_free(self.device) as device:
+        with open_when_free(self.device or scheduled_device()) as device:
             result = Session(device, self.spec).join(self._arrivals(number, rows, r, s))
         for start in range(0, len(result.r), BATCH_ROWS):
             chosen = slice(start, start + BATCH_ROWS)
@@ -86,6 +87,18 @@ class Task:
             s_base=self.begin[1][number] - np.count_nonzero(~own & is_s),
             own=own,
         )
+
+
+def scheduled_device() -> str:
+    """The URL of the device that Spark has given to this task."""
+    context = TaskContext.get()
+    given = context.resources().get("fpga") if context else None
+    if not given:
+        raise DeviceError(
+            'Spark has given this task no resource "fpga": set spark.task.resource.fpga.amount=1, or give '
+            "device="
+        )
+    return given.addresses[0]
 
 
 def _batch(r: pa.StructArray, s: pa.StructArray, metrics: dict[str, int] | None) -> pa.RecordBatch:

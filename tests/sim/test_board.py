@@ -34,6 +34,8 @@ DIVISOR = 3.3
 #: Seconds that a step of a board lasts: long, so that waiting for a silent board takes few steps.
 TICK = 0.001
 TEXT = f"handshake?{PARAMETERS.options()}"
+WIDE_PARAMETERS, WIDE_LINK = Parameters(cores=3, segment=4, lanes=4), Link(64, 16, 8)
+WIDE = f"handshake?{WIDE_PARAMETERS.options()}&link={WIDE_LINK}"
 
 
 def stream_board() -> Board:
@@ -201,10 +203,10 @@ def test_bad_boards():
         assert str(error.value) == message
 
 
-def start_server(listen: str) -> tuple[subprocess.Popen, str]:
+def start_server(listen: str, text: str = TEXT) -> tuple[subprocess.Popen, str]:
     """A server in a process of its own, and its URL."""
     say = "lambda url: print(url, flush=True)"
-    command = f"from host.devices import serve; serve({TEXT!r}, {listen!r}, announce={say})"
+    command = f"from host.devices import serve; serve({text!r}, {listen!r}, announce={say})"
     process = subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, text=True)
     url = process.stdout.readline().strip()
     assert url

@@ -289,7 +289,9 @@ def test_explain(streams):
         (
             {"offload": "fpga"},
             ParameterError,
-            "with offload='fpga' device must be a URL that starts with serial:, tcp:, xdma:, not None",
+            "with offload='fpga' device must be a URL, or Spark must schedule devices "
+            "(spark.task.resource.fpga.amount=1, and spark.executor.resource.fpga.amount with its "
+            "discoveryScript), not None",
         ),
         (
             {"offload": "fpga", "device": "sim:handshake"},
