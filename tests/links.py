@@ -14,33 +14,38 @@ PARAMETERS = Parameters(cores=4, segment=16, lanes=16)
 
 
 class Faults:
-    """Damages each byte with a chance of `rate`: flips a bit, drops it, doubles it, or puts one before it."""
+    """Damages each byte with a chance of `rate`: flips a bit, drops it, doubles it, or puts one before it.
 
-    def __init__(self, rng: np.random.Generator, rate: float, kinds: tuple[str, ...]):
-        self._rng, self._rate, self._kinds = rng, rate, kinds
+    Units of more than a byte are dropped, doubled or put in whole, as on a link that moves words.
+    """
+
+    def __init__(self, rng: np.random.Generator, rate: float, kinds: tuple[str, ...], unit: int = 1):
+        self._rng, self._rate, self._kinds, self._unit = rng, rate, kinds, unit
         self.count = 0
 
     def __call__(self, data: bytes) -> bytes:
-        hit = np.flatnonzero(self._rng.random(len(data)) < self._rate)
+        unit = self._unit
+        hit = np.flatnonzero(self._rng.random(len(data) // unit) < self._rate) * unit
         self.count += len(hit)
         damaged = bytearray(data)
         for at in hit[::-1].tolist():
             match self._rng.choice(self._kinds):
                 case "flip":
-                    damaged[at] ^= 1 << int(self._rng.integers(8))
+                    damaged[at + int(self._rng.integers(unit))] ^= 1 << int(self._rng.integers(8))
                 case "drop":
-                    del damaged[at]
+                    del damaged[at : at + unit]
                 case "double":
-                    damaged.insert(at, damaged[at])
+                    damaged[at:at] = damaged[at : at + unit]
                 case "insert":
-                    damaged.insert(at, int(self._rng.integers(256)))
+                    damaged[at:at] = self._rng.bytes(unit)
         return bytes(damaged)
 
 
 class Line(MemoryTransport):
     """A line to a model or board: with faults, and things that happen when so many bytes have been sent.
 
-    The line takes at most `chunk` bytes at once. With `tick`, so much time passes in a step of the board.
+    The line takes at most `chunk` bytes at once, and hands over at most `sip`. With `tick`, so much time
+    passes in a step of the board.
     """
 
     def __init__(
@@ -50,11 +55,14 @@ class Line(MemoryTransport):
         events=(),
         chunk: int | None = None,
         tick: float | None = None,
+        sip: int | None = None,
     ):
-        self.board, self.faults, self.chunk, self.tick = board, faults, chunk, tick
+        self.board, self.faults, self.chunk, self.tick, self.sip = board, faults, chunk, tick, sip
         self.events = sorted(events, key=lambda event: event[0])
         self.sent = self.received = self.opened = 0
         self.closed_for = 0  # how many times opening fails
+        self.unread = b""
+        self.most_unread = 0
         super().__init__(self._step, "line:")
 
     def _open(self) -> None:
@@ -63,6 +71,7 @@ class Line(MemoryTransport):
             raise OSError("no such line")
         self.opened += 1
         self._under_way = b""
+        self.unread = b""
         super()._open()
 
     def _step(self, data: bytes) -> bytes:
@@ -80,7 +89,11 @@ class Line(MemoryTransport):
         return super().send(data)
 
     def receive(self, timeout: float, room: bool = False) -> bytes:
-        return super().receive(min(timeout, self.tick or timeout), room)
+        self.unread += super().receive(min(timeout, self.tick or timeout), room)
+        self.most_unread = max(self.most_unread, len(self.unread))
+        data = self.unread[: self.sip]
+        self.unread = self.unread[len(data) :]
+        return data
 
 
 def cut(times: int):
@@ -96,6 +109,11 @@ def cut(times: int):
 def reset(line: Line) -> None:
     """An event: somebody resets the device."""
     line.board.reset()
+
+
+def dies(line: Line) -> None:
+    """An event: the device falls silent for good."""
+    line.faults = lambda data: b""
 
 
 def batch(rng, count: int, parameters: Parameters = PARAMETERS) -> tuple[np.ndarray, list[tuple[int, int]]]:
@@ -119,9 +137,9 @@ def pairs_of(exchange) -> list[tuple[int, int]]:
     return sorted(zip(results.r_id[found].tolist(), results.s_id[found].tolist()))
 
 
-def run(line: Line, rng, batches: int = 2, count: int = 50) -> LinkDevice:
+def run(line: Line, rng, batches: int = 2, count: int = 50, width: int = 8) -> LinkDevice:
     """Opens the device and runs batches on it; all pairs must come, each once."""
-    device = LinkDevice(line)
+    device = LinkDevice(line, width=width)
     for _ in range(batches):
         words, expected = batch(rng, count, device.parameters)
         exchange = device.exchange(words, marks=1)

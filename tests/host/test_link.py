@@ -23,7 +23,7 @@ from hw.parameters import Parameters
 from hw.socket import Kind
 from sim.link_model import LinkModel
 
-from ..links import PARAMETERS, Faults, Line, batch, cut, pairs_of, reset, run
+from ..links import PARAMETERS, Faults, Line, batch, cut, dies, pairs_of, reset, run
 
 LINKS = [Link(), Link(16, 64, 4), Link(64, 16, 2), Link(512, 8, 64)]
 
@@ -336,7 +336,7 @@ def test_session_survives_cuts_resets_and_another_device(brute, seed):
         device = LinkDevice(line)
         spare = LinkDevice(Line(LinkModel(PARAMETERS, Link())))
         if trial % 3 == 0:
-            line.events = [(line.sent + 2000, _dies)]
+            line.events = [(line.sent + 2000, dies)]
         arrivals = spec.arrange(r, s)
         result = Session(device, spec, [spare]).join(arrivals)
         resets += device._wire.transport.opened - 1
@@ -353,10 +353,6 @@ def test_session_survives_cuts_resets_and_another_device(brute, seed):
             zip(encoded.points.row[point[kept]].tolist(), encoded.boxes.row[box[kept]].tolist())
         )
     print(f"{trials} trials, {resets} times opened again (seed {seed})")
-
-
-def _dies(line: Line) -> None:
-    line.faults = lambda data: b""
 
 
 def test_spares_must_be_alike():

@@ -1,5 +1,6 @@
 """Transports: each kind over the real thing (pty, socket, FIFOs), and what they say when it is not there."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -9,6 +10,7 @@ import tty
 import pytest
 
 from host import transport
+from host.link import open_link
 from host.transport import DmaTransport, MemoryTransport, SerialTransport, TcpTransport, open_transport
 from hw.errors import DeviceError, ParameterError
 
@@ -120,6 +122,59 @@ def test_character_devices(terminal):
         os.write(master, b"more")
         time.sleep(0.01)
     assert not any(thread.name == "xdma" for thread in threading.enumerate())
+
+
+def filled(descriptor: int) -> int:
+    """Writes until there is no room, and returns how much it was."""
+    os.set_blocking(descriptor, False)
+    count = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            count += os.write(descriptor, bytes(4096))
+    return count
+
+
+def test_a_driver_that_blocks_in_write_ends_in_one_error(terminal):
+    """Threads hang in the driver; the host gives up in time, and may try again."""
+    master, path = terminal
+    with open(path, "wb", buffering=0) as full:
+        filled(full.fileno())
+    results, slave = os.openpty()
+    tty.setraw(slave)
+    url = f"xdma:{path},{os.ttyname(slave)}"
+    for _ in range(2):
+        with pytest.raises(DeviceError) as error:
+            open_link(url, limit=0.5)
+        assert str(error.value).startswith(f"{url}: no answer to RESET for ")
+    line, _ = open_transport(url)
+    while line.send(bytes(1 << 20)):
+        pass
+    assert line.receive(0.01, room=True) == b""
+    line.close()
+    deadline = time.monotonic() + 30
+    os.set_blocking(master, False)
+    while any(thread.name == "xdma" for thread in threading.enumerate()) and time.monotonic() < deadline:
+        with contextlib.suppress(BlockingIOError):
+            os.read(master, 1 << 16)
+        os.write(results, b"x")
+        time.sleep(0.001)
+    assert not any(thread.name == "xdma" for thread in threading.enumerate())
+    os.close(results)
+    os.close(slave)
+
+
+def test_fifos_that_nobody_reads_end_in_one_error(tmp_path):
+    paths = [str(tmp_path / name) for name in ("h2c", "c2h")]
+    for path in paths:
+        os.mkfifo(path)
+    ends = [os.open(path, os.O_RDWR | os.O_NONBLOCK) for path in paths]
+    assert filled(ends[0])
+    url = f"xdma:{paths[0]},{paths[1]}"
+    with pytest.raises(DeviceError) as error:
+        open_link(url, limit=0.5)
+    assert str(error.value).startswith(f"{url}: no answer to RESET for ")
+    for end in ends:
+        os.close(end)
 
 
 def test_memory():

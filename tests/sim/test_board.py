@@ -15,19 +15,22 @@ import threading
 import time
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from host.device import LinkLost, open_device
 from host.devices import devices, devices_table, selftest, selftest_table
-from host.link import LinkDevice
+from host.link import Header, LinkDevice, encode
+from host.session import Session
+from host.spec import JoinSpec
 from hw.errors import DeviceError, ParameterError
-from hw.frame import Link
+from hw.frame import FrameKind, Link
 from hw.parameters import Parameters
 from sim import board as boards
 from sim.board import Board, serve
 from sim.link_model import LinkModel
 
-from ..links import Faults, Line, batch, cut, pairs_of, reset, run
+from ..links import Faults, Line, batch, cut, dies, pairs_of, reset, run
 
 PARAMETERS = Parameters(cores=2, segment=8, lanes=8)
 DIVISOR = 3.3
@@ -44,6 +47,10 @@ def stream_board() -> Board:
 
 def uart_board() -> Board:
     return Board(PARAMETERS, Link(), "uart", DIVISOR)
+
+
+def wide_board() -> Board:
+    return Board(WIDE_PARAMETERS, WIDE_LINK)
 
 
 @contextlib.contextmanager
@@ -92,17 +99,90 @@ def test_share_of_the_wire_in_tuples(rng):
     assert share >= 0.88
 
 
-@pytest.mark.parametrize("make, trials", [(stream_board, 20), (uart_board, 3)])
-def test_damaged_bytes_both_ways(make, trials, seed):
+KINDS = ("flip", "drop", "double", "insert")
+
+
+@pytest.mark.parametrize(
+    "make, kinds, unit, trials",
+    [
+        *((stream_board, (kind,), 1, 8) for kind in KINDS),
+        (stream_board, KINDS, 1, 8),
+        (uart_board, KINDS, 1, 3),
+        (wide_board, KINDS, 1, 5),
+        (wide_board, KINDS, WIDE_LINK.width // 8, 5),
+    ],
+)
+def test_damage_both_ways(make, kinds, unit, trials, seed):
+    """One byte in a thousand; on the wide link also a whole word in a hundred."""
     count = 0
     with make() as board:
         for trial in range(trials):
             rng = np.random.default_rng([seed, trial])
-            faults = Faults(rng, 1e-3, ("flip", "drop", "double", "insert"))
-            run(Line(board, faults, tick=TICK), rng, batches=1, count=16)
+            faults = Faults(rng, 1e-3 if unit == 1 else 1e-2, kinds, unit)
+            width = WIDE_LINK.width if make is wide_board else 8
+            run(Line(board, faults, tick=TICK), rng, batches=1, count=12, width=width)
             count += faults.count
-    print(f"{trials} trials, {count} faults (seed {seed})")
+    print(f"{trials} trials, {count} faults ({'+'.join(kinds)} of {unit} bytes, seed {seed})")
     assert count
+
+
+@pytest.mark.parametrize("make", [stream_board, wide_board])
+def test_garbage_on_connect(make, seed):
+    """Noise, frames of a session that died, and a frame that ends anywhere."""
+    trials = 20
+    link, width = (WIDE_LINK, WIDE_LINK.width) if make is wide_board else (Link(), 8)
+    with make() as board:
+        for trial in range(trials):
+            rng = np.random.default_rng([seed, trial])
+            stale = encode(link, Header(FrameKind.DATA, 0, 0, 8, 5), rng.bytes(9 * width // 8))
+            stale += encode(link, Header(FrameKind.READY, session=5))
+            line = Line(board, tick=TICK)
+            line.unread = rng.bytes(int(rng.integers(300))) + stale[int(rng.integers(len(stale))) :]
+            for noise in (rng.bytes(int(rng.integers(300))), stale[: int(rng.integers(len(stale)))]):
+                while noise:
+                    taken, out = board.step(noise)
+                    noise = noise[taken:]
+                    line.unread += out
+            run(line, rng, batches=1, count=8, width=width)
+    print(f"{trials} trials (seed {seed})")
+
+
+@pytest.mark.parametrize("make", [stream_board, wide_board])
+def test_slow_reader(make, rng):
+    """Nothing piles up for a host that reads a few bytes now and then: results wait for its credit."""
+    link = WIDE_LINK if make is wide_board else Link()
+    with make() as board:
+        line = Line(board, tick=TICK, sip=5)
+        run(line, rng, batches=2, count=12, width=link.width)
+    frame = (link.header_words + link.payload + link.crc_words) * link.width // 8
+    print(f"at most {line.most_unread} bytes unread")
+    assert line.most_unread <= link.frames * frame
+
+
+def test_a_session_moves_to_a_spare_board(seed):
+    """Whenever the board dies, the join ends on the other one, and no pair is lost or doubled."""
+    trials, moved = 6, 0
+    for trial in range(trials):
+        rng = np.random.default_rng([seed, trial])
+        times, values = np.sort(rng.integers(0, 100, (2, 40))), rng.integers(0, 8, (2, 40))
+        r, s = (pa.table({"ts": at, name: value}) for at, value, name in zip(times, values, "xa"))
+        spec = JoinSpec("r.x BETWEEN s.a - 1 AND s.a + 1", 12, "ts", r.schema, s.schema)
+        with stream_board() as board, stream_board() as other:
+            line, spare_line = (Line(one, tick=0.05, chunk=100) for one in (board, other))
+            device, spare = LinkDevice(line, limit=5), LinkDevice(spare_line)
+            used = spare_line.sent
+            line.events = [(line.sent + int(rng.integers(2500)), dies)]
+            arrivals = spec.arrange(r, s)
+            result = Session(device, spec, [spare]).join(arrivals)
+            moved += spare_line.sent > used
+        near, alike = (
+            np.abs(arrivals.r.rows[x].to_numpy()[:, None] - arrivals.s.rows[a].to_numpy()) <= most
+            for x, a, most in (("ts", "ts", 12), ("x", "a", 1))
+        )
+        expected = np.argwhere(near & alike)
+        assert sorted(zip(result.r.tolist(), result.s.tolist())) == list(map(tuple, expected.tolist()))
+    print(f"{trials} trials, {moved} sessions moved (seed {seed})")
+    assert moved
 
 
 def test_cuts_and_resets(seed):
@@ -144,6 +224,31 @@ def test_served(listen, make, rng, tmp_path):
         assert found.parameters == PARAMETERS and found.health["live_evictions"] == 0
         assert "handshake" in devices_table([found]) and url in boards.served()
     assert url not in boards.served()
+
+
+def test_half_a_word_from_a_client_that_died(rng, tmp_path):
+    """On a FIFO nobody sees clients come and go, and what the last one left shifts the words of the next."""
+    with wide_board() as board, serving(board, f"fifo:{tmp_path}", width=WIDE_LINK.width) as url:
+        for left in (b"TL\3", b"x" * 13, bytes(1)):
+            (tmp_path / "h2c").write_bytes(left)
+            with open_device(url) as device:
+                words, expected = batch(rng, 12, WIDE_PARAMETERS)
+                assert pairs_of(device.exchange(words, marks=1)) == expected
+
+
+def test_looking_at_boards_leaves_them_as_they_are(rng):
+    words, expected = batch(rng, 12, PARAMETERS)
+    with stream_board() as board, serving(board, "tcp:127.0.0.1:0") as url:
+        device = open_device(url)
+        device.exchange(words[:10])
+        [busy] = devices([url])
+        assert busy.error == "refused: another client is connected"
+        device._transport.close()  # as a client that will come back
+        [found] = devices([url])
+        assert found.parameters == PARAMETERS and found.health["tuples"] == 10
+        device._transport.reopen()
+        assert pairs_of(device.exchange(words[10:], marks=1)) == expected
+        device.close()
 
 
 def test_wide_words(rng):
