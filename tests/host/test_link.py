@@ -85,6 +85,20 @@ def test_damaged_bytes_both_ways(kinds, rate, seed):
     assert count
 
 
+@pytest.mark.parametrize("link", LINKS[1:], ids=str)
+@pytest.mark.parametrize("whole", [False, True], ids=["bytes", "words"])
+def test_damage_on_wide_links(link, whole, seed):
+    """A byte too many or too few shifts all words behind it; a bridge finds them again."""
+    trials, count = 6, 0
+    for trial in range(trials):
+        rng = np.random.default_rng([seed, trial])
+        faults = Faults(rng, 1e-3, ("flip", "drop", "double", "insert"), link.width // 8 if whole else 1)
+        run(Line(LinkModel(PARAMETERS, link), faults), rng, batches=4 if whole else 1, width=link.width)
+        count += faults.count
+    print(f"{trials} trials, {count} faults (seed {seed})")
+    assert count
+
+
 def test_line_cut_and_restored(seed):
     trials, cuts = 60, 0
     for trial in range(trials):

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from host import devices as host_devices
 from host.device import LinkLost, open_device
 from host.devices import devices, devices_table, selftest, selftest_table
 from host.link import Header, LinkDevice, encode
@@ -198,7 +199,8 @@ def test_cuts_and_resets(seed):
             ]
             try:
                 assert pairs_of(device.exchange(words, marks=1)) == expected
-            except LinkLost:
+            except LinkLost as lost:
+                assert "the device was reset: it is in session 0, not " in str(lost)
                 resets += 1
                 device.restart()
                 assert pairs_of(device.exchange(words, marks=1)) == expected
@@ -249,6 +251,17 @@ def test_looking_at_boards_leaves_them_as_they_are(rng):
         device._transport.reopen()
         assert pairs_of(device.exchange(words[10:], marks=1)) == expected
         device.close()
+
+
+def test_looking_ends_in_time(monkeypatch):
+    """Nobody answers, and meanwhile others are asked."""
+    monkeypatch.setattr(host_devices, "LOOK_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        silent = f"tcp:127.0.0.1:{mute.getsockname()[1]}"
+        with serving(LinkModel(PARAMETERS, Link()), "tcp:127.0.0.1:0") as url:
+            first, second = devices([silent, url])
+    assert first.error == "has not told everything within 1 seconds"
+    assert second.parameters == PARAMETERS
 
 
 def test_wide_words(rng):
