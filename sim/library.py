@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hw import tools, verilog
+from hw import netlist, tools, verilog
 from hw.dimension import Dimension
 from hw.errors import DeviceError, ParameterError, ToolError
 from hw.parameters import Parameters
@@ -247,20 +247,27 @@ def _level(bit: int) -> str:
 
 
 @functools.cache
-def load(parameters: Parameters) -> Library:
-    """The library of one configuration, built now unless an earlier build is in the cache."""
-    path = build(_emitted(parameters), parameters.name, parameters.dims, parameters.cores)
+def load(parameters: Parameters, family: str | None = None) -> Library:
+    """The library of one configuration, built now unless an earlier build is in the cache.
+
+    With a `family` of chips it is made of the netlist that synthesis makes for it.
+    """
+    text, flags = _emitted(parameters, family), ("-finline",) if family else ()
+    path = build(text, parameters.name, parameters.dims, parameters.cores, flags)
     return Library(path, parameters.name, parameters.cores)
 
 
-def _emitted(parameters: Parameters) -> str:
-    """The joiner's Verilog, kept by the digest of what writes it: writing takes a second or two."""
-    digest = hashlib.sha256(f"{parameters!r} {importlib.metadata.version('amaranth')}".encode())
+def _emitted(parameters: Parameters, family: str | None = None) -> str:
+    """The joiner's Verilog, kept by the digest of what writes it: writing takes seconds."""
+    tool = f"yosys {tools.yosys().version} {family}" if family else ""
+    digest = hashlib.sha256(f"{parameters!r} {importlib.metadata.version('amaranth')} {tool}".encode())
     for source in sorted(Path(verilog.__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
     kept = cache_directory() / f"{parameters.name}-{digest.hexdigest()[:16]}.v"
     if not kept.exists():
         text = verilog.emit(parameters)
+        if family:
+            text = netlist.synthesise(text, parameters.name, family).verilog
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=kept.parent, suffix=".tmp", delete=False) as file:
             file.write(text)
@@ -275,15 +282,18 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "touchline"
 
 
-def build(verilog_text: str, name: str, dims: tuple[Dimension, ...], cores: int) -> Path:
+def build(
+    verilog_text: str, name: str, dims: tuple[Dimension, ...], cores: int, flags: Sequence[str] = ()
+) -> Path:
     """The library of a joiner, the module `name` in `verilog_text`; safe to call in many processes."""
     ports = {"TUPLE": tuple_layout(dims), "RESULT": RESULT_LAYOUT, "COUNTERS": COUNTERS_LAYOUT}
-    flags = [
+    own_flags = [
+        *flags,
         *(f"-G{port}={layout.size}" for port, layout in ports.items()),
         f"-GCORES={cores}",
         f"-DJOINER={name}",
     ]
-    return compiled(verilog_text, name, flags, HARNESS)
+    return compiled(verilog_text, name, own_flags, HARNESS)
 
 
 def compiled(verilog_text: str, name: str, own_flags: Sequence[str], harness: Sequence[Path]) -> Path:
