@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from hw.errors import DeviceError, ParameterError
+from hw.netlist import SYNTHESIS
 from hw.parameters import Parameters
 
 from .transport import TRANSPORTS
@@ -139,6 +140,8 @@ def open_device(url: str, parameters: Parameters | None = None) -> Device:
             raise ParameterError("every parameter may be given once")
         stalls = _parse_stalls(options.pop("stalls", "0,0,0"))
         netlist = options.pop("netlist", None)
+        if netlist not in (None, *SYNTHESIS):
+            raise ParameterError(f"netlist must be one of {', '.join(SYNTHESIS)}, not {netlist!r}")
         parameters = Parameters.from_options(architecture, options)
     except ValueError as error:
         raise ParameterError(f"device URL {url!r}: {error}") from None

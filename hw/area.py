@@ -5,6 +5,7 @@ LUTs used as RAM or shift register are added. The hierarchy is kept, so that a c
 """
 
 import json
+import re
 import sys
 import tempfile
 from dataclasses import dataclass, replace
@@ -22,8 +23,10 @@ SYNTHESIS_SECONDS = 900
 #: The chip of the handshake join paper, an XC6VLX760.
 CHIP_LUTS = 474_240
 
-#: How many LUTs each primitive takes that is made of them (Virtex-6 libraries guide, UG623).
-_RAM_LUTS = {
+#: How many LUTs each primitive takes that is made of them (Virtex-6 libraries guide, UG623; ECP5 family data
+#: sheet, FPGA-DS-02012).
+RAM_LUTS = {
+    "TRELLIS_DPR16X4": 4,
     "RAM32M": 4,
     "RAM64M": 4,
     "RAM32X1D": 2,
@@ -73,11 +76,21 @@ def measure(parameters: Parameters) -> Area:
         )
         tools.run(tools.yosys(), [folder / "map.ys"], cwd=folder, seconds=SYNTHESIS_SECONDS)
         cells = json.loads((folder / "cells.json").read_text())["design"]["num_cells_by_type"]
+    return count(cells)
+
+
+def count(cells: dict[str, int]) -> Area:
+    """What so many cells of each type take."""
+
+    def total(pattern: str) -> int:
+        return sum(number for cell, number in cells.items() if re.fullmatch(pattern, cell))
+
     return Area(
-        logic=sum(count for cell, count in cells.items() if cell in {f"LUT{k}" for k in range(1, 7)}),
-        ram=sum(luts * cells.get(cell, 0) for cell, luts in _RAM_LUTS.items()),
-        flip_flops=sum(count for cell, count in cells.items() if cell.startswith("FD")),
-        block_rams=sum(count for cell, count in cells.items() if cell.startswith("RAMB")),
+        # A carry cell of an ECP5 is two LUTs.
+        logic=total("LUT[1-6]") + 2 * total("CCU2C"),
+        ram=sum(luts * cells.get(cell, 0) for cell, luts in RAM_LUTS.items()),
+        flip_flops=total("FD.*|TRELLIS_FF"),
+        block_rams=total("RAMB.*|DP16KD"),
     )
 
 

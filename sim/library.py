@@ -43,6 +43,8 @@ _VERILATOR_FLAGS = (
     *("-CFLAGS", "-fPIC -fvisibility=hidden -fno-gnu-unique -I..", "-LDFLAGS", "-shared"),
     *("-MAKEFLAGS", "OPT_FAST=-O2", "-MAKEFLAGS", "OPT_SLOW=-O0", "-MAKEFLAGS", "OPT_GLOBAL=-O1"),
 )
+#: What suits a netlist better: thousands of cells in one place, each a moment's work.
+NETLIST_FLAGS = ("-finline", "-MAKEFLAGS", "OPT_FAST=-O1")
 # Pauses let Python handle signals, and see the 32-bit counters often enough to notice each wrap.
 _PAUSE_CYCLES = 1 << 16
 _ROOM = 1 << 14
@@ -252,7 +254,7 @@ def load(parameters: Parameters, family: str | None = None) -> Library:
 
     With a `family` of chips it is made of the netlist that synthesis makes for it.
     """
-    text, flags = _emitted(parameters, family), ("-finline",) if family else ()
+    text, flags = _emitted(parameters, family), NETLIST_FLAGS if family else ()
     path = build(text, parameters.name, parameters.dims, parameters.cores, flags)
     return Library(path, parameters.name, parameters.cores)
 
