@@ -120,9 +120,9 @@ def open_device(url: str, parameters: Parameters | None = None) -> Device:
     """Opens a device, for example `sim:handshake?cores=8&segment=16` or `serial:/dev/ttyUSB0?baud=115200`.
 
     In a `sim:` URL every parameter of the joiner may be given; `stalls=SEED,IN,OUT` as well, which makes the
-    device's streams wait at random, with chances of IN and OUT in 256; and `netlist=FAMILY` (ecp5, xc6v), which
-    runs the cells that synthesis makes for such chips. A device behind a wire (`serial:`,
-    `tcp:`, `xdma:`) tells its parameters; if it has others than the URL or `parameters` say, it is refused.
+    device's streams wait at random, with chances of IN and OUT in 256; and `netlist=FAMILY` (ecp5 or xc6v),
+    which simulates the cells that synthesis makes for such chips. A device behind a wire (`serial:`, `tcp:`,
+    `xdma:`) tells its parameters; if it has others than the URL or `parameters` say, it is refused.
     """
     scheme, colon, rest = url.partition(":")
     if colon and scheme in TRANSPORTS:

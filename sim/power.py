@@ -11,9 +11,9 @@ with the least power. Cores that scan one tuple per cycle do it at a clock of 50
 
 The energy of a toggle is taken as proportional to what its net drives: 1 for the net itself and 1 for each
 LUT or flip-flop that it reaches. An address or enable of a RAM reaches every LUT that the RAM is made of. The
-clock toggles twice per cycle and reaches slices: eight flip-flops, or four LUTs of RAM, share a clock pin. Nets
-settle without delay, so glitches are not counted; the length of wires is not known. The sum is no power in
-watts: it compares circuits of the same kind.
+clock toggles twice per cycle and reaches slices: eight flip-flops, or four LUTs of RAM, share a clock pin.
+Nets settle without delay, so glitches are not counted; the length of wires is not known. The sum is no power
+in watts: it compares circuits of the same kind.
 """
 
 import re
@@ -77,7 +77,7 @@ class Activity:
 def watch(
     netlist: Netlist, name: str, dims: tuple[Dimension, ...], words: np.ndarray, warm: int = 0
 ) -> Activity:
-    """What toggles in the netlist of a joiner, the module `name`, while it takes `words` after the first `warm`."""
+    """What toggles in the netlist of a joiner, the module `name`, while it takes `words[warm:]`."""
     nets = _nets(netlist.module)
     weights = _weights(netlist.module)
     del nets[netlist.module["ports"][_CLOCK]["bits"][0]]
@@ -122,7 +122,7 @@ def _weights(module: dict) -> Counter:
 
 
 def _watching(module: dict, name: str, top: str, nets: list[str]) -> str:
-    """Verilog of the module `name` with other outputs as `activity`: which nets have changed since the last cycle."""
+    """Verilog of the module `name`, but that its `activity` says which nets differ from the last cycle."""
     ports = {port: details for port, details in module["ports"].items() if port != "activity"}
     lines = [f"module {top}("]
     for port, details in ports.items():
@@ -193,7 +193,7 @@ def main() -> None:
     headers = "cores,MHz,LUT,FF,data,clock,dynamic,area,weighted,paper: dynamic,area,weighted"
     print(
         f"Relative power of two windows of {WINDOW} at {THROUGHPUT:,} tuples/s on {FAMILY}; one core is 1\n"
-        "dynamic: weighted toggles per tuple, of data and clock; area: LUTs, which static power is taken to follow;\n"
+        "dynamic: weighted toggles per tuple, of data and clock; area: LUTs, which static power follows;\n"
         f"weighted: both, in the paper's proportion for one core, {dynamic_part} to {static_part}\n"
     )
     print(tabulate(rows, headers.split(","), floatfmt=".2f"))
