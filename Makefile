@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 STAMP := .venv/.ready
 
-.PHONY: help setup test demo sim area bench docs lint lock clean
+.PHONY: help setup test demo sim area timing power figures bench docs lint lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -26,8 +26,17 @@ sim: $(STAMP) ## cocotb regression, or one configuration: make sim CORES=16 (ARC
 	  $(if $(SEGMENT),--segment $(SEGMENT)) $(if $(LANES),--lanes $(LANES)) $(if $(BUFFER),--buffer $(BUFFER)) \
 	  $(if $(DIMS),--dims $(DIMS)) $(if $(LINK),--link $(LINK)) $(if $(SEED),--seed $(SEED))
 
-area: $(STAMP) ## LUTs per core on xc6v, by number of cores
+area: $(STAMP) ## cells on xc6v, mapped, by number of cores
 	$(PYTHON) -m hw.area
+
+timing: $(STAMP) ## cells and MHz on ECP5, placed and routed: make timing CORES=4,16 (SEEDS=)
+	$(PYTHON) -m hw.timing $(if $(CORES),--cores $(CORES)) $(if $(SEEDS),--seeds $(SEEDS))
+
+figures: $(STAMP) ## MHz against cores up to a full ECP5; hours, goes on after a stop (CORES= SEEDS=)
+	$(PYTHON) -m hw.scaling $(if $(CORES),--cores $(CORES)) $(if $(SEEDS),--seeds $(SEEDS))
+
+power: $(STAMP) ## relative power of 1, 2, 5 and 10 cores at equal throughput, by toggles
+	$(PYTHON) -m sim.power
 
 bench: $(STAMP) ## cycles per tuple of the larger configurations
 	$(PYTHON) -m sim.bench

@@ -16,10 +16,10 @@ from tqdm import tqdm
 
 from . import tools
 from .dimension import Dimension
-from .parameters import Parameters
+from .netlist import SYNTHESIS, SYNTHESIS_SECONDS
+from .parameters import ARCHITECTURES, Parameters
 from .verilog import emit
 
-SYNTHESIS_SECONDS = 900
 #: The chip of the handshake join paper, an XC6VLX760.
 CHIP_LUTS = 474_240
 
@@ -43,9 +43,16 @@ RAM_LUTS = {
 
 KEY = (Dimension.parse("equal32"),)
 WITH_WINDOW = (*KEY, Dimension.parse("at_least32"), Dimension.parse("at_most32"))
-CORES = (4, 16, 64, 200)
 #: The paper's configuration: 8 tuples per segment, a 32-bit key compared for equality.
 PAPER = Parameters(segment=8, lanes=8, dims=KEY)
+#: What is mapped, and as far as it is small placed and routed.
+CONFIGURATIONS = tuple(
+    replace(PAPER, architecture=architecture, cores=cores, lanes=lanes, dims=dims)
+    for architecture in ARCHITECTURES
+    for dims in (KEY, WITH_WINDOW)
+    for lanes in (PAPER.segment, 1)
+    for cores in (4, 16, 64, 200)
+)
 
 
 @dataclass(frozen=True)
@@ -63,24 +70,25 @@ class Area:
         return self.logic + self.ram
 
 
-def measure(parameters: Parameters) -> Area:
-    """Maps a joiner for Virtex-6 and counts its cells."""
+def measure(parameters: Parameters, family: str = "xc6v") -> Area:
+    """Maps a joiner for a family of chips and counts its cells."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "top.v").write_text(emit(parameters))
-        # Ports would become pads, but a joiner sits inside a larger design.
         (folder / "map.ys").write_text(
-            "read_verilog top.v\n"
-            f"synth_xilinx -family xc6v -ise -noiopad -noclkbuf -top {parameters.name}\n"
-            "tee -o cells.json stat -json\n"
+            f"read_verilog top.v\n{SYNTHESIS[family]} -top {parameters.name}\ntee -o cells.json stat -json\n"
         )
         tools.run(tools.yosys(), [folder / "map.ys"], cwd=folder, seconds=SYNTHESIS_SECONDS)
-        cells = json.loads((folder / "cells.json").read_text())["design"]["num_cells_by_type"]
-    return count(cells)
+        return area_of(cells_of(folder / "cells.json"))
 
 
-def count(cells: dict[str, int]) -> Area:
-    """What so many cells of each type take."""
+def cells_of(stat: Path) -> dict[str, int]:
+    """How many cells of each type a design has, from what yosys' `stat -json` wrote."""
+    return json.loads(stat.read_text())["design"]["num_cells_by_type"]
+
+
+def area_of(cells: dict[str, int]) -> Area:
+    """The area of so many cells of each type, of any family."""
 
     def total(pattern: str) -> int:
         return sum(number for cell, number in cells.items() if re.fullmatch(pattern, cell))
@@ -94,35 +102,42 @@ def count(cells: dict[str, int]) -> Area:
     )
 
 
+#: The columns of `columns`.
+HEADERS = (
+    *("architecture", "cores", "cycles/tuple", "dimensions"),
+    *("logic LUT", "RAM LUT", "LUT", "FF", "BRAM", "LUT/core", "FF/core", "of chip"),
+)
+
+
+def columns(parameters: Parameters, area: Area, share: float) -> tuple:
+    """What a table says about a joiner and its cells, which take a share of a chip: in total and per core."""
+    return (
+        parameters.architecture,
+        parameters.cores,
+        parameters.segment // parameters.lanes,
+        ",".join(map(str, parameters.dims)),
+        area.logic,
+        area.ram,
+        area.luts,
+        area.flip_flops,
+        area.block_rams,
+        area.luts / parameters.cores,
+        area.flip_flops / parameters.cores,
+        f"{share:.1%}",
+    )
+
+
 def main() -> None:
     """Prints the table."""
     rows = []
-    configurations = [
-        replace(PAPER, cores=cores, lanes=lanes, dims=dims)
-        for dims in (KEY, WITH_WINDOW)
-        for lanes in (PAPER.segment, 1)
-        for cores in CORES
-    ]
-    for parameters in tqdm(configurations, desc="mapping", file=sys.stderr, leave=False):
+    for parameters in tqdm(CONFIGURATIONS, desc="mapping", file=sys.stderr, leave=False):
         area = measure(parameters)
-        rows.append(
-            (
-                parameters.architecture,
-                parameters.cores,
-                parameters.segment // parameters.lanes,
-                ",".join(map(str, parameters.dims)),
-                area.logic,
-                area.ram,
-                area.luts,
-                area.flip_flops,
-                area.block_rams,
-                area.luts / parameters.cores,
-                f"{area.luts / CHIP_LUTS:.1%}",
-            )
-        )
-    headers = "architecture,cores,cycles/tuple,dimensions,logic LUT,RAM LUT,LUT,FF,BRAM,LUT/core,of XC6VLX760"
-    print(f"xc6v, mapped by yosys {tools.yosys().version}, {PAPER.segment} tuples per segment, 32-bit ids\n")
-    print(tabulate(rows, headers.split(","), floatfmt=".1f"))
+        rows.append(columns(parameters, area, area.luts / CHIP_LUTS))
+    print(
+        f"xc6v, mapped by yosys {tools.yosys().version}, {PAPER.segment} tuples per segment, 32-bit ids; "
+        "the chip is an XC6VLX760\n"
+    )
+    print(tabulate(rows, HEADERS, floatfmt=".1f"))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from . import tools
 from .errors import ToolError
 
-SYNTHESIS_SECONDS = 900
+SYNTHESIS_SECONDS = 1800
 
 #: The command that maps a design to a family's cells, without `-top`. Ports would become pads, but a joiner
 #: sits inside a larger design.

@@ -13,9 +13,10 @@ from tabulate import tabulate
 
 from . import tools
 from .area import Area
+from .netlist import SYNTHESIS
 
 SYNTHESIS_SECONDS = 1800
-ROUTE_SECONDS = 3600
+ROUTE_SECONDS = 4 * 3600
 
 
 #: What yosys appends to the name of a net when it makes others of it: a cell's type, and a port.
@@ -97,7 +98,7 @@ class _Family:
 _FAMILIES = {
     "ecp5": _Family(
         program="ecp5",
-        synthesis="synth_ecp5",
+        synthesis=SYNTHESIS["ecp5"],
         constraints=lambda file: ["--lpf", file] if file else ["--lpf-allow-unconstrained"],
         output="--textcfg",
         luts=("TRELLIS_COMB",),

@@ -26,7 +26,7 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from hw import verilog
-from hw.area import PAPER, RAM_LUTS, Area, count
+from hw.area import PAPER, RAM_LUTS, Area, area_of
 from hw.dimension import Dimension
 from hw.netlist import Netlist, synthesise
 from hw.parameters import Parameters
@@ -93,7 +93,7 @@ def watch(
         tuple(nets.values()),
         run.activity.sum(axis=0, dtype=np.int64),
         np.array([weights[bit] for bit in nets], np.int64),
-        count(Counter(cell["type"] for cell in netlist.module["cells"].values())),
+        area_of(Counter(cell["type"] for cell in netlist.module["cells"].values())),
     )
 
 
