@@ -72,7 +72,16 @@ def measure(parameters: Parameters) -> Area:
             "tee -o cells.json stat -json\n"
         )
         tools.run(tools.yosys(), [folder / "map.ys"], cwd=folder, seconds=SYNTHESIS_SECONDS)
-        cells = json.loads((folder / "cells.json").read_text())["design"]["num_cells_by_type"]
+        return virtex6_area(cells_of(folder / "cells.json"))
+
+
+def cells_of(stat: Path) -> dict[str, int]:
+    """How many cells of each type a design has, from what yosys' `stat -json` wrote."""
+    return json.loads(stat.read_text())["design"]["num_cells_by_type"]
+
+
+def virtex6_area(cells: dict[str, int]) -> Area:
+    """The area of cells that yosys mapped for Virtex-6."""
     return Area(
         logic=sum(count for cell, count in cells.items() if cell in {f"LUT{k}" for k in range(1, 7)}),
         ram=sum(luts * cells.get(cell, 0) for cell, luts in _RAM_LUTS.items()),

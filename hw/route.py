@@ -105,6 +105,16 @@ _FAMILIES = {
         flip_flops=("TRELLIS_FF",),
         block_rams=("DP16KD",),
     ),
+    "gowin": _Family(
+        program="himbaechel-gowin",
+        synthesis="synth_gowin -family gw5a",
+        constraints=lambda file: ["--vopt", f"cst={file}"] if file else [],
+        output="--write",
+        luts=("LUT4",),
+        ram=("RAM16SDP4", 4),
+        flip_flops=("DFF",),
+        block_rams=("BSRAM",),
+    ),
 }
 
 

@@ -4,25 +4,23 @@
 makes a simulated device of it; `Model.run()` feeds the device words and returns what came out.
 """
 
-import contextlib
 import ctypes
-import fcntl
 import functools
 import hashlib
 import importlib.metadata
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from hw import tools, verilog
+from hw.cache import cache_directory, locked
 from hw.dimension import Dimension
-from hw.errors import DeviceError, ParameterError, ToolError
+from hw.errors import DeviceError, ParameterError
 from hw.parameters import Parameters
 from hw.socket import COUNTERS_LAYOUT, RESULT_LAYOUT, Tag, tuple_layout
 from hw.words import pack, unpack
@@ -268,13 +266,6 @@ def _emitted(parameters: Parameters) -> str:
     return kept.read_text()
 
 
-def cache_directory() -> Path:
-    """Where built libraries are kept: $TOUCHLINE_CACHE, or `touchline` in the user's cache directory."""
-    if chosen := os.environ.get("TOUCHLINE_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "touchline"
-
-
 def build(verilog_text: str, name: str, dims: tuple[Dimension, ...], cores: int) -> Path:
     """The library of a joiner, the module `name` in `verilog_text`; safe to call in many processes."""
     ports = {"TUPLE": tuple_layout(dims), "RESULT": RESULT_LAYOUT, "COUNTERS": COUNTERS_LAYOUT}
@@ -300,7 +291,7 @@ def compiled(verilog_text: str, name: str, own_flags: Sequence[str], harness: Se
     if library.exists():
         return library
     cache.mkdir(parents=True, exist_ok=True)
-    with locked(cache / f"{key}.lock"):
+    with locked(cache / f"{key}.lock", BUILD_SECONDS):
         if library.exists():
             return library
         for left_by_a_killed_builder in cache.glob(f"{key}.*.tmp"):
@@ -318,21 +309,3 @@ def compiled(verilog_text: str, name: str, own_flags: Sequence[str], harness: Se
 def simulable(verilog_text: str) -> str:
     """Verilog for a simulator: Yosys writes constants as `always @*`, which would never run."""
     return verilog_text.replace("always @*", "always_comb")
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Holds a lock file. The kernel frees it when its holder dies, so a killed builder blocks nobody."""
-    with path.open("w") as file:
-        deadline = time.monotonic() + BUILD_SECONDS
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise ToolError(
-                        f"another process has held {path} for {BUILD_SECONDS} seconds: stop it and try again"
-                    ) from None
-                time.sleep(0.1)
-        yield
