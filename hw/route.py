@@ -106,6 +106,16 @@ _FAMILIES = {
         flip_flops=("TRELLIS_FF",),
         block_rams=("DP16KD",),
     ),
+    "gowin": _Family(
+        program="himbaechel-gowin",
+        synthesis="synth_gowin -family gw5a",
+        constraints=lambda file: ["--vopt", f"cst={file}"] if file else [],
+        output="--write",
+        luts=("LUT4",),
+        ram=("RAM16SDP4", 4),
+        flip_flops=("DFF",),
+        block_rams=("BSRAM",),
+    ),
 }
 
 
@@ -172,23 +182,21 @@ def place(
     return _read(json.loads(report.read_text()), chip, output, _sources(netlist))
 
 
+def pack(netlist: Path, *, chip: Chip = ECP5_85F, folder: Path) -> tuple[Area, Area]:
+    """The cells that a netlist takes, and those that the chip has: known long before all are placed."""
+    family = _FAMILIES[chip.family]
+    arguments = [
+        *chip.options,
+        *("--json", netlist.name, "--report", "packed.json", "--pack-only"),
+        *family.constraints(""),
+    ]
+    tools.run(tools.nextpnr(family.program), arguments, cwd=folder, seconds=ROUTE_SECONDS)
+    return _areas(json.loads((folder / "packed.json").read_text()), chip)
+
+
 def _read(report: dict, chip: Chip, output: Path, sources: dict[str, tuple[str, ...]]) -> Routed:
     """What nextpnr's report says."""
-    family = _FAMILIES[chip.family]
-    cells = report["utilization"]
-
-    def area(which: str) -> Area:
-        def count(names):
-            return sum(cells[name][which] for name in names if name in cells)
-
-        ram = count(family.ram[:1]) * family.ram[1]
-        return Area(
-            logic=count(family.luts) - (ram if which == "used" else 0),
-            ram=ram,
-            flip_flops=count(family.flip_flops),
-            block_rams=count(family.block_rams),
-        )
-
+    used, room = _areas(report, chip)
     clocks = {
         name: Clock(_plain(name), figures["constraint"], figures["achieved"])
         for name, figures in report["fmax"].items()

