@@ -75,9 +75,8 @@ def measure(parameters: Parameters) -> Area:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "top.v").write_text(emit(parameters))
-        (folder / "map.ys").write_text(
-            f"read_verilog top.v\n{SYNTHESIS['xc6v']} -top {parameters.name}\ntee -o cells.json stat -json\n"
-        )
+        commands = SYNTHESIS["xc6v"].format(top=parameters.name)
+        (folder / "map.ys").write_text(f"read_verilog top.v\n{commands}tee -o cells.json stat -json\n")
         tools.run(tools.yosys(), [folder / "map.ys"], cwd=folder, seconds=SYNTHESIS_SECONDS)
         return area_of(cells_of(folder / "cells.json"))
 

@@ -18,11 +18,14 @@ from .errors import ToolError
 
 SYNTHESIS_SECONDS = 1800
 
-#: The command that maps a design to a family's cells, without `-top`. Ports would become pads, but a joiner
-#: sits inside a larger design.
+#: Yosys' commands that map the module {top} to a family's cells.
 SYNTHESIS = {
-    "ecp5": "synth_ecp5",
-    "xc6v": "synth_xilinx -family xc6v -ise -noiopad -noclkbuf",
+    # Its mapper fails an assertion when nets have several names, in some sizes of a joiner.
+    "ecp5": (
+        "synth_ecp5 -top {top} -run begin:map_luts\nopt_clean -purge\nsynth_ecp5 -top {top} -run map_luts:\n"
+    ),
+    # Ports would become pads, but a joiner sits inside a larger design.
+    "xc6v": "synth_xilinx -family xc6v -ise -noiopad -noclkbuf -top {top}\n",
 }
 _MODELS = {"ecp5": "+/ecp5/cells_sim.v", "xc6v": "+/xilinx/cells_sim.v"}
 # Models set what they hold with `<=` in initial blocks, and bits of one carry vector feed each other.
@@ -44,7 +47,7 @@ def synthesise(verilog: str, top: str, family: str) -> Netlist:
         (folder / "top.v").write_text(verilog)
         (folder / "map.ys").write_text(
             "read_verilog top.v\n"
-            f"{SYNTHESIS[family]} -top {top}\n"
+            f"{SYNTHESIS[family].format(top=top)}"
             "flatten\n"
             "delete t:$scopeinfo\n"
             "write_verilog -noattr -norename netlist.v\n"

@@ -84,7 +84,7 @@ class Routed:
 @dataclass(frozen=True)
 class _Family:
     program: str  #: nextpnr's name for it
-    synthesis: str  #: yosys' command
+    synthesis: str  #: yosys' commands that map the module {top}
     constraints: Callable[[str], list[str]]  #: options that read constraints from a file
     output: str  #: option that writes what is packed
     #: Cells in nextpnr's utilisation that are LUTs of any use, then what takes some of them for RAM and how
@@ -108,7 +108,7 @@ _FAMILIES = {
     ),
     "gowin": _Family(
         program="himbaechel-gowin",
-        synthesis="synth_gowin -family gw5a",
+        synthesis="synth_gowin -family gw5a -top {top}\n",
         constraints=lambda file: ["--vopt", f"cst={file}"] if file else [],
         output="--write",
         luts=("LUT4",),
@@ -149,8 +149,8 @@ def synthesise(
 ) -> Path:
     """The netlist of the module `top`, which `place` reads."""
     (folder / "top.v").write_text(verilog)
-    command = _FAMILIES[chip.family].synthesis
-    (folder / "map.ys").write_text(f"read_verilog top.v\n{command} -top {top} -json netlist.json\n")
+    commands = _FAMILIES[chip.family].synthesis.format(top=top)
+    (folder / "map.ys").write_text(f"read_verilog top.v\n{commands}write_json netlist.json\n")
     tools.run(tools.yosys(), [folder / "map.ys"], cwd=folder, seconds=SYNTHESIS_SECONDS, watch=watch)
     return folder / "netlist.json"
 
@@ -212,12 +212,32 @@ def _read(report: dict, chip: Chip, output: Path, sources: dict[str, tuple[str, 
     )
     return Routed(
         chip=chip,
-        area=area("used"),
-        room=area("available"),
+        area=used,
+        room=room,
         clocks=tuple(clocks.values()),
         critical_path=_steps(path, sources),
         output=output,
     )
+
+
+def _areas(report: dict, chip: Chip) -> tuple[Area, Area]:
+    """The cells that are used, and those that the chip has."""
+    family = _FAMILIES[chip.family]
+    cells = report["utilization"]
+
+    def area(which: str) -> Area:
+        def count(names):
+            return sum(cells[name][which] for name in names if name in cells)
+
+        ram = count(family.ram[:1]) * family.ram[1]
+        return Area(
+            logic=count(family.luts) - (ram if which == "used" else 0),
+            ram=ram,
+            flip_flops=count(family.flip_flops),
+            block_rams=count(family.block_rams),
+        )
+
+    return area("used"), area("available")
 
 
 def _steps(path: list[dict], sources: dict[str, tuple[str, ...]]) -> tuple[Step, ...]:

@@ -65,8 +65,8 @@ def full(parameters: Parameters) -> int:
             return cores
         per_core = reached / cores
     raise ToolError(
-        f"no number of cores found that takes {FULL[0]:.0%} to {FULL[1]:.0%} of the LUTs of {timing.CHIP.name}: "
-        f"{cores} take {reached:.0%}"
+        f"no number of cores takes {FULL[0]:.0%} to {FULL[1]:.0%} of the LUTs of {timing.CHIP.name}: "
+        f"{cores} take {reached:.1%}"
     )
 
 

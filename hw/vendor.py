@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import tools
-from .area import Area, cells_of, area_of
+from .area import Area, area_of, cells_of
 from .boards import Board
 from .errors import TimingError, ToolError
 from .top import TOP
