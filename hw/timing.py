@@ -180,11 +180,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             accepted = ", ".join(map(str, sorted({one.cores for one in CONFIGURATIONS})))
             raise ParameterError(f"cores must be among {accepted}, not {','.join(map(str, cores))}")
         rows = []
-        with tqdm(
-            total=len(configurations) * len(seeds), desc="routing", file=sys.stderr, leave=False
-        ) as bar:
+        with progress(len(configurations) * len(seeds)) as bar:
             for parameters in configurations:
-                rows.append((parameters, timed(parameters, seeds, lambda seed: bar.update())))
+                rows.append((parameters, timed(parameters, seeds, bar.update)))
     except TouchlineError as error:
         print(f"timing: {error}", file=sys.stderr)
         return 2
