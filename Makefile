@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 STAMP := .venv/.ready
 
-.PHONY: help setup test demo sim area timing power figures bench docs lint lock clean
+.PHONY: help setup test demo sim area timing figures power bench docs lint lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets

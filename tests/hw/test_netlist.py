@@ -63,7 +63,7 @@ def test_one_wrong_lut_is_seen(netlist):
 
 
 def test_behind_pins_nothing_is_lost():
-    """Every row of both windows is still there, in a size that yosys' mapper fails on if nets have aliases."""
+    """Every row of both windows is still there, in a size that yosys' mapper fails on with aliases."""
     chain = replace(PAPER, cores=4)
     module = synthesise(emit_pinned(chain), TOP, "ecp5").module
     area = area_of(Counter(cell["type"] for cell in module["cells"].values()))
