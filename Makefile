@@ -3,11 +3,11 @@
 PYTHON := .venv/bin/python
 STAMP := .venv/.ready
 
-.PHONY: help setup test demo sim area timing figures power bench docs lint lock clean
+.PHONY: help setup test demo sim bitstream area timing figures power bench docs lint lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 8
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 11
 
 setup: $(STAMP) ## make .venv, and install pinned wheels and missing Debian packages
 
@@ -26,6 +26,12 @@ sim: $(STAMP) ## cocotb regression, or one configuration: make sim CORES=16 (ARC
 	  $(if $(SEGMENT),--segment $(SEGMENT)) $(if $(LANES),--lanes $(LANES)) $(if $(BUFFER),--buffer $(BUFFER)) \
 	  $(if $(DIMS),--dims $(DIMS)) $(if $(LINK),--link $(LINK)) $(if $(SEED),--seed $(SEED))
 
+bitstream: $(STAMP) ## a board's bitstream: make bitstream BOARD=ulx3s-85f (ARCH= CORES= SEGMENT= LANES= BUFFER= DIMS= MHZ= BAUD= SEEDS=)
+	$(PYTHON) -m hw.bitstream $(if $(BOARD),--board $(BOARD)) $(if $(ARCH),--architecture $(ARCH)) \
+	  $(if $(CORES),--cores $(CORES)) $(if $(SEGMENT),--segment $(SEGMENT)) $(if $(LANES),--lanes $(LANES)) \
+	  $(if $(BUFFER),--buffer $(BUFFER)) $(if $(DIMS),--dims $(DIMS)) $(if $(MHZ),--mhz $(MHZ)) \
+	  $(if $(BAUD),--baud $(BAUD)) $(if $(SEEDS),--seeds $(SEEDS))
+
 area: $(STAMP) ## cells on xc6v, mapped, by number of cores
 	$(PYTHON) -m hw.area
 
@@ -43,6 +49,7 @@ bench: $(STAMP) ## cycles per tuple of the larger configurations
 
 docs: $(STAMP) ## write the pages that are made from definitions
 	$(PYTHON) -m hw.link_page
+	$(PYTHON) -m hw.boards
 
 lint: $(STAMP) ## check style and format
 	$(PYTHON) -m ruff check .

@@ -1,15 +1,19 @@
 """The boards that bitstreams are built for, each described in `constraints/<board>/board.toml`."""
 
 import re
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+
+from tabulate import tabulate
 
 from .area import Area
 from .errors import ParameterError
 from .pll import DIVIDERS
 
 CONSTRAINTS = Path(__file__).parent.parent / "constraints"
+PAGE = Path(__file__).parent.parent / "docs" / "boards.md"
 FAMILIES = ("ecp5", "gowin", "virtex6", "arria10")
 #: Families that open tools turn into bitstreams.
 OPEN = ("ecp5", "gowin")
@@ -107,6 +111,24 @@ def parse(name: str, text: str) -> Board:
     return board
 
 
+def table() -> str:
+    """The boards, one line each."""
+    rows = []
+    for name in names():
+        board = load(name)
+        rows.append(
+            (
+                name,
+                board.title,
+                board.chip,
+                {"virtex6": "yosys, ISE", "arria10": "yosys, Quartus"}.get(board.family, "open"),
+                f"{board.clock_mhz:g} MHz, {'PLL' if board.mhz is None else 'no PLL'}",
+                f"{board.baud} baud, {board.bridge}" if board.pins else "-",
+            )
+        )
+    return tabulate(rows, ("board", "what", "chip", "tools", "clock", "UART"), tablefmt="github")
+
+
 def _pin(data: dict) -> Pin:
     at = data["at"]
     return Pin(**data | {"at": (at,) if isinstance(at, str) else tuple(at)})
@@ -135,3 +157,15 @@ def _check_pins(board: Board) -> None:
             )
         if name not in ("clk", "rx", "tx", "reset") and pin.drive not in (0, 1):
             raise ParameterError(f"{where}: pin {name!r} must have a drive of 0 or 1, not {pin.drive!r}")
+
+
+def page() -> str:
+    """docs/boards.md with the table as the descriptions have it."""
+    before, start, rest = PAGE.read_text().partition("<!-- boards -->\n")
+    _, end, after = rest.partition("<!-- /boards -->\n")
+    return f"{before}{start}{table()}\n{end}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    print(f"wrote {PAGE}", file=sys.stderr)
