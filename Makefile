@@ -3,11 +3,11 @@
 PYTHON := .venv/bin/python
 STAMP := .venv/.ready
 
-.PHONY: help setup test demo sim area bench docs lint lock clean
+.PHONY: help setup test demo sim bitstream area timing figures power bench docs lint lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 8
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 11
 
 setup: $(STAMP) ## make .venv, and install pinned wheels and missing Debian packages
 
@@ -26,14 +26,30 @@ sim: $(STAMP) ## cocotb regression, or one configuration: make sim CORES=16 (ARC
 	  $(if $(SEGMENT),--segment $(SEGMENT)) $(if $(LANES),--lanes $(LANES)) $(if $(BUFFER),--buffer $(BUFFER)) \
 	  $(if $(DIMS),--dims $(DIMS)) $(if $(LINK),--link $(LINK)) $(if $(SEED),--seed $(SEED))
 
-area: $(STAMP) ## LUTs per core on xc6v, by number of cores
+bitstream: $(STAMP) ## a board's bitstream: make bitstream BOARD=ulx3s-85f (ARCH= CORES= SEGMENT= LANES= BUFFER= DIMS= MHZ= BAUD= SEEDS=)
+	$(PYTHON) -m hw.bitstream $(if $(BOARD),--board $(BOARD)) $(if $(ARCH),--architecture $(ARCH)) \
+	  $(if $(CORES),--cores $(CORES)) $(if $(SEGMENT),--segment $(SEGMENT)) $(if $(LANES),--lanes $(LANES)) \
+	  $(if $(BUFFER),--buffer $(BUFFER)) $(if $(DIMS),--dims $(DIMS)) $(if $(MHZ),--mhz $(MHZ)) \
+	  $(if $(BAUD),--baud $(BAUD)) $(if $(SEEDS),--seeds $(SEEDS))
+
+area: $(STAMP) ## cells on xc6v, mapped, by number of cores
 	$(PYTHON) -m hw.area
+
+timing: $(STAMP) ## cells and MHz on ECP5, placed and routed: make timing CORES=4,16 (SEEDS=)
+	$(PYTHON) -m hw.timing $(if $(CORES),--cores $(CORES)) $(if $(SEEDS),--seeds $(SEEDS))
+
+figures: $(STAMP) ## MHz against cores up to a full ECP5; hours, goes on after a stop (CORES= SEEDS=)
+	$(PYTHON) -m hw.scaling $(if $(CORES),--cores $(CORES)) $(if $(SEEDS),--seeds $(SEEDS))
+
+power: $(STAMP) ## relative power of 1, 2, 5 and 10 cores at equal throughput, by toggles
+	$(PYTHON) -m sim.power
 
 bench: $(STAMP) ## cycles per tuple of the larger configurations
 	$(PYTHON) -m sim.bench
 
 docs: $(STAMP) ## write the pages that are made from definitions
 	$(PYTHON) -m hw.link_page
+	$(PYTHON) -m hw.boards
 
 lint: $(STAMP) ## check style and format
 	$(PYTHON) -m ruff check .

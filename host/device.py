@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from hw.errors import DeviceError, ParameterError
+from hw.netlist import SYNTHESIS
 from hw.parameters import Parameters
 
 from .transport import TRANSPORTS
@@ -58,10 +59,13 @@ class Device(Protocol):
 class SimulatedDevice:
     """A joiner in a cycle-accurate simulator, in this process.
 
-    `stalls` (seed, input, output) makes both streams wait at random, with chances in 256.
+    `stalls` (seed, input, output) makes both streams wait at random, with chances in 256. With `netlist`, a
+    family of chips, the cells are simulated that synthesis makes of the joiner.
     """
 
-    def __init__(self, url: str, parameters: Parameters, stalls: tuple[int, int, int]):
+    def __init__(
+        self, url: str, parameters: Parameters, stalls: tuple[int, int, int], netlist: str | None = None
+    ):
         from sim.library import load  # building needs tools that a host with a board does without
 
         self.url = url
@@ -69,7 +73,7 @@ class SimulatedDevice:
         seed, *chances = stalls
         self._random = np.random.default_rng(seed) if any(chances) else None
         self._chances = chances
-        self._library = load(parameters)
+        self._library = load(parameters, netlist)
         self._model = self._library.open()
         self._counted: dict[str, int] = {}
 
@@ -116,8 +120,9 @@ def open_device(url: str, parameters: Parameters | None = None) -> Device:
     """Opens a device, for example `sim:handshake?cores=8&segment=16` or `serial:/dev/ttyUSB0?baud=115200`.
 
     In a `sim:` URL every parameter of the joiner may be given; `stalls=SEED,IN,OUT` as well, which makes the
-    device's streams wait at random, with chances of IN and OUT in 256. A device behind a wire (`serial:`,
-    `tcp:`, `xdma:`) tells its parameters; if it has others than the URL or `parameters` say, it is refused.
+    device's streams wait at random, with chances of IN and OUT in 256; and `netlist=FAMILY` (ecp5 or xc6v),
+    which simulates the cells that synthesis makes for such chips. A device behind a wire (`serial:`, `tcp:`,
+    `xdma:`) tells its parameters; if it has others than the URL or `parameters` say, it is refused.
     """
     scheme, colon, rest = url.partition(":")
     if colon and scheme in TRANSPORTS:
@@ -134,10 +139,13 @@ def open_device(url: str, parameters: Parameters | None = None) -> Device:
         if len(options) < len(given):
             raise ParameterError("every parameter may be given once")
         stalls = _parse_stalls(options.pop("stalls", "0,0,0"))
+        netlist = options.pop("netlist", None)
+        if netlist not in (None, *SYNTHESIS):
+            raise ParameterError(f"netlist must be one of {', '.join(SYNTHESIS)}, not {netlist!r}")
         parameters = Parameters.from_options(architecture, options)
     except ValueError as error:
         raise ParameterError(f"device URL {url!r}: {error}") from None
-    return SimulatedDevice(url, parameters, stalls)
+    return SimulatedDevice(url, parameters, stalls, netlist)
 
 
 def open_when_free(url: str) -> Device:

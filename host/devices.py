@@ -36,6 +36,7 @@ class Found:
 
     url: str
     parameters: Parameters | None = None
+    build: bytes = bytes(32)  #: as of `LinkDevice.build`
     health: dict[str, int] = field(default_factory=dict)  #: as of `LinkDevice.health`
     error: str = ""  #: why there is no answer
 
@@ -79,7 +80,7 @@ def devices(urls: Sequence[str] | None = None) -> list[Found]:
     def look(url: str) -> None:
         try:
             with open_link(url, reset=False, limit=PROBE_SECONDS) as device:
-                found[url] = Found(url, device.parameters, device.health())
+                found[url] = Found(url, device.parameters, device.build, device.health())
         except TouchlineError as error:
             found[url] = Found(url, error=str(error).removeprefix(f"{url}: "))
 
@@ -100,12 +101,13 @@ def devices_table(found: Sequence[Found]) -> str:
             one.url,
             one.parameters.architecture if one.parameters else "-",
             one.parameters.options() if one.parameters else "-",
+            one.build.hex()[:16] if any(one.build) else "-",
             one.error
             or f"{one.health['damaged']} frames damaged, {one.health['live_evictions']} live evictions",
         )
         for one in found
     ]
-    return tabulate(rows, ("device", "architecture", "parameters", "health"))
+    return tabulate(rows, ("device", "architecture", "parameters", "build", "health"))
 
 
 def selftest(url: str) -> list[Check]:

@@ -452,9 +452,9 @@ class LinkDevice:
         length = read(Register.LENGTH.value)
         if length > TEXT_LIMIT:
             raise DeviceError(f"{self.url}: register LENGTH must be at most {TEXT_LIMIT}, not {length}")
-        text, digest = (
+        text, digest, self.build = (
             b"".join(read(first.value + k).to_bytes(4, "little") for k in range(-(-size // 4)))[:size]
-            for first, size in ((Register.TEXT, length), (Register.DIGEST, 32))
+            for first, size in ((Register.TEXT, length), (Register.DIGEST, 32), (Register.BUILD, 32))
         )
         if hashlib.sha256(text).digest() != digest:
             raise DeviceError(f"{self.url}: the device's digest is not that of its text {text!r}")

@@ -5,6 +5,7 @@ LUTs used as RAM or shift register are added. The hierarchy is kept, so that a c
 """
 
 import json
+import re
 import sys
 import tempfile
 from dataclasses import dataclass, replace
@@ -15,15 +16,17 @@ from tqdm import tqdm
 
 from . import tools
 from .dimension import Dimension
-from .parameters import Parameters
+from .netlist import SYNTHESIS, SYNTHESIS_SECONDS
+from .parameters import ARCHITECTURES, Parameters
 from .verilog import emit
 
-SYNTHESIS_SECONDS = 900
 #: The chip of the handshake join paper, an XC6VLX760.
 CHIP_LUTS = 474_240
 
-#: How many LUTs each primitive takes that is made of them (Virtex-6 libraries guide, UG623).
-_RAM_LUTS = {
+#: How many LUTs each primitive takes that is made of them (Virtex-6 libraries guide, UG623; ECP5 family data
+#: sheet, FPGA-DS-02012).
+RAM_LUTS = {
+    "TRELLIS_DPR16X4": 4,
     "RAM32M": 4,
     "RAM64M": 4,
     "RAM32X1D": 2,
@@ -40,9 +43,16 @@ _RAM_LUTS = {
 
 KEY = (Dimension.parse("equal32"),)
 WITH_WINDOW = (*KEY, Dimension.parse("at_least32"), Dimension.parse("at_most32"))
-CORES = (4, 16, 64, 200)
 #: The paper's configuration: 8 tuples per segment, a 32-bit key compared for equality.
 PAPER = Parameters(segment=8, lanes=8, dims=KEY)
+#: What is mapped, and as far as it is small placed and routed.
+CONFIGURATIONS = tuple(
+    replace(PAPER, architecture=architecture, cores=cores, lanes=lanes, dims=dims)
+    for architecture in ARCHITECTURES
+    for dims in (KEY, WITH_WINDOW)
+    for lanes in (PAPER.segment, 1)
+    for cores in (4, 16, 64, 200)
+)
 
 
 @dataclass(frozen=True)
@@ -65,51 +75,68 @@ def measure(parameters: Parameters) -> Area:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "top.v").write_text(emit(parameters))
-        # Ports would become pads, but a joiner sits inside a larger design.
-        (folder / "map.ys").write_text(
-            "read_verilog top.v\n"
-            f"synth_xilinx -family xc6v -ise -noiopad -noclkbuf -top {parameters.name}\n"
-            "tee -o cells.json stat -json\n"
-        )
+        commands = SYNTHESIS["xc6v"].format(top=parameters.name)
+        (folder / "map.ys").write_text(f"read_verilog top.v\n{commands}tee -o cells.json stat -json\n")
         tools.run(tools.yosys(), [folder / "map.ys"], cwd=folder, seconds=SYNTHESIS_SECONDS)
-        cells = json.loads((folder / "cells.json").read_text())["design"]["num_cells_by_type"]
+        return area_of(cells_of(folder / "cells.json"))
+
+
+def cells_of(stat: Path) -> dict[str, int]:
+    """How many cells of each type a design has, from what yosys' `stat -json` wrote."""
+    return json.loads(stat.read_text())["design"]["num_cells_by_type"]
+
+
+def area_of(cells: dict[str, int]) -> Area:
+    """The area of so many cells of each type, of any family."""
+
+    def total(pattern: str) -> int:
+        return sum(number for cell, number in cells.items() if re.fullmatch(pattern, cell))
+
     return Area(
-        logic=sum(count for cell, count in cells.items() if cell in {f"LUT{k}" for k in range(1, 7)}),
-        ram=sum(luts * cells.get(cell, 0) for cell, luts in _RAM_LUTS.items()),
-        flip_flops=sum(count for cell, count in cells.items() if cell.startswith("FD")),
-        block_rams=sum(count for cell, count in cells.items() if cell.startswith("RAMB")),
+        # A carry cell of an ECP5 is two LUTs.
+        logic=total("LUT[1-6]") + 2 * total("CCU2C"),
+        ram=sum(luts * cells.get(cell, 0) for cell, luts in RAM_LUTS.items()),
+        flip_flops=total("FD.*|TRELLIS_FF"),
+        block_rams=total("RAMB.*|DP16KD"),
+    )
+
+
+#: The columns of `columns`.
+HEADERS = (
+    *("architecture", "cores", "cycles/tuple", "dimensions"),
+    *("logic LUT", "RAM LUT", "LUT", "FF", "BRAM", "LUT/core", "FF/core", "of chip"),
+)
+
+
+def columns(parameters: Parameters, area: Area, share: float) -> tuple:
+    """What a table says about a joiner and its cells, which take a share of a chip: in total and per core."""
+    return (
+        parameters.architecture,
+        parameters.cores,
+        parameters.segment // parameters.lanes,
+        ",".join(map(str, parameters.dims)),
+        area.logic,
+        area.ram,
+        area.luts,
+        area.flip_flops,
+        area.block_rams,
+        area.luts / parameters.cores,
+        area.flip_flops / parameters.cores,
+        f"{share:.1%}",
     )
 
 
 def main() -> None:
     """Prints the table."""
     rows = []
-    configurations = [
-        replace(PAPER, cores=cores, lanes=lanes, dims=dims)
-        for dims in (KEY, WITH_WINDOW)
-        for lanes in (PAPER.segment, 1)
-        for cores in CORES
-    ]
-    for parameters in tqdm(configurations, desc="mapping", file=sys.stderr, leave=False):
+    for parameters in tqdm(CONFIGURATIONS, desc="mapping", file=sys.stderr, leave=False):
         area = measure(parameters)
-        rows.append(
-            (
-                parameters.architecture,
-                parameters.cores,
-                parameters.segment // parameters.lanes,
-                ",".join(map(str, parameters.dims)),
-                area.logic,
-                area.ram,
-                area.luts,
-                area.flip_flops,
-                area.block_rams,
-                area.luts / parameters.cores,
-                f"{area.luts / CHIP_LUTS:.1%}",
-            )
-        )
-    headers = "architecture,cores,cycles/tuple,dimensions,logic LUT,RAM LUT,LUT,FF,BRAM,LUT/core,of XC6VLX760"
-    print(f"xc6v, mapped by yosys {tools.yosys().version}, {PAPER.segment} tuples per segment, 32-bit ids\n")
-    print(tabulate(rows, headers.split(","), floatfmt=".1f"))
+        rows.append(columns(parameters, area, area.luts / CHIP_LUTS))
+    print(
+        f"xc6v, mapped by yosys {tools.yosys().version}, {PAPER.segment} tuples per segment, 32-bit ids; "
+        "the chip is an XC6VLX760\n"
+    )
+    print(tabulate(rows, HEADERS, floatfmt=".1f"))
 
 
 if __name__ == "__main__":

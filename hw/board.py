@@ -30,9 +30,9 @@ class StreamBoard(wiring.Component):
 class UartBoard(wiring.Component):
     """A shell whose words are the bytes of a UART with `divisor` clocks per bit."""
 
-    def __init__(self, parameters: Parameters, link: Link, divisor: float):
-        self._shell = Shell(parameters, link)
+    def __init__(self, parameters: Parameters, link: Link, divisor: float, build: bytes = bytes(32)):
         self._uart = Uart(divisor)
+        self._shell = Shell(parameters, link, build)
         super().__init__({"rx": In(1, init=1), "tx": Out(1, init=1)})
 
     def elaborate(self, platform):

@@ -21,5 +21,9 @@ class ToolError(TouchlineError, RuntimeError):
     """A program Touchline needs is missing or failed."""
 
 
+class TimingError(TouchlineError, RuntimeError):
+    """A design that does not reach the clock asked of it."""
+
+
 class DeviceError(TouchlineError, RuntimeError):
     """A device that hangs, dies or answers with something it should not."""

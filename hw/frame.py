@@ -79,6 +79,7 @@ class Register(enum.Enum, shape=8):
     STALLS = 11  #: another
     LIVE_EVICTIONS = 12  #: the last of them
     DIGEST = 16  #: SHA-256 of the text, 8 registers
+    BUILD = 24  #: what the bitstream was built from, 8 registers; zeros if there is none
     TEXT = 32  #: architecture and parameters as in a URL, 4 bytes per register
 
 

@@ -102,15 +102,16 @@ class Pack(wiring.Component):
 
 
 class Shell(wiring.Component):
-    """A joiner behind a link of `link.width` bits.
+    """A joiner behind a link of `link.width` bits; `build` is what the registers BUILD show.
 
     Latency: a tuple reaches the joiner 3 cycles after the last word of its frame. Throughput: one word per
     cycle in and one out at the same time.
     """
 
-    def __init__(self, parameters: Parameters, link: Link):
+    def __init__(self, parameters: Parameters, link: Link, build: bytes = bytes(32)):
         self._parameters = parameters
         self._link = link
+        self._build = build
         least = max(link.tuple_words(parameters), link.result_words, link.words(4))
         if link.payload < least:
             raise ParameterError(
@@ -322,7 +323,11 @@ class Shell(wiring.Component):
         words[Register.IDENTITY.value] = IDENTITY_WORD
         words[Register.VERSION.value] = VERSION
         words[Register.LENGTH.value] = len(text)
-        for first, content in ((Register.DIGEST, hashlib.sha256(text).digest()), (Register.TEXT, text)):
+        for first, content in (
+            (Register.DIGEST, hashlib.sha256(text).digest()),
+            (Register.BUILD, self._build),
+            (Register.TEXT, text),
+        ):
             for at in range(0, len(content), 4):
                 words[first.value + at // 4] = int.from_bytes(content[at : at + 4], "little")
         m.submodules.registers = fixed = memory.Memory(shape=32, depth=NUMBERS, init=words)

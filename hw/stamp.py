@@ -8,14 +8,16 @@ module that is converted once; otherwise it is the component itself.
 from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
+from pathlib import Path
 
 from amaranth import ClockSignal, Instance, Module, ResetInserter, ResetSignal, Value
 from amaranth.back import verilog
 from amaranth.lib import wiring
 
-_collected: ContextVar["dict[str, _Module] | None"] = ContextVar("collected", default=None)
+_collected: ContextVar["_Collected | None"] = ContextVar("collected", default=None)
+_PROJECT = f"{Path(__file__).parent.parent}/"
 
 
 @dataclass(frozen=True)
@@ -24,15 +26,31 @@ class _Module:
     text: str
 
 
+@dataclass(frozen=True)
+class _Collected:
+    sources: bool
+    modules: dict[str, _Module] = field(default_factory=dict)
+
+
 @contextmanager
-def collecting():
-    """Collects the stamped modules made meanwhile; yields them as a dict from name to module."""
-    collected: dict[str, _Module] = {}
+def collecting(*, sources: bool = False):
+    """Collects the stamped modules made meanwhile; yields them as a dict from name to module.
+
+    With `sources` each wire of their Verilog says where it comes from, such as `hw/shell.py:140`.
+    """
+    collected = _Collected(sources)
     token = _collected.set(collected)
     try:
-        yield collected
+        yield collected.modules
     finally:
         _collected.reset(token)
+
+
+def convert(component: wiring.Component, name: str, *, sources: bool = False) -> str:
+    """The Verilog of one module, without those that are stamped in it; `sources` as in `collecting`."""
+    text = verilog.convert(component, name=name, emit_src=sources, strip_internal_attrs=not sources)
+    # Every module would claim to be the top, and sources are wanted as in the project.
+    return text.replace("(* top =  1  *)\n", "").replace(_PROJECT, "") if sources else text
 
 
 class Stamp(wiring.Component):
@@ -51,12 +69,12 @@ class Stamp(wiring.Component):
         # Equal arguments make equal modules, so the name says which they are.
         key = f"{kind.__name__}{arguments!r}"
         self._name = f"{kind.__name__}_{sha256(key.encode()).hexdigest()[:8]}"
-        if self._name not in collected:
+        if self._name not in collected.modules:
             component = kind(*arguments)
-            text = verilog.convert(component, name=self._name, emit_src=False, strip_internal_attrs=True)
-            collected[self._name] = _Module(component.signature, text)
+            text = convert(component, self._name, sources=collected.sources)
+            collected.modules[self._name] = _Module(component.signature, text)
         self._component = None
-        super().__init__(collected[self._name].signature)
+        super().__init__(collected.modules[self._name].signature)
 
     def elaborate(self, platform):
         if self._component is None:

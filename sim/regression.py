@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from hw import tools
 from hw.board import emit_board
+from hw.cache import cache_directory, locked
 from hw.dimension import Dimension
 from hw.errors import ToolError, TouchlineError
 from hw.frame import Link
@@ -26,7 +27,7 @@ from hw.parameters import Parameters
 from hw.verilog import emit
 
 from .benches.testbench import CLOCK_NANOSECONDS
-from .library import cache_directory, locked, simulable
+from .library import BUILD_SECONDS, simulable
 
 #: The configurations of `make sim`: serial and parallel, edges, odd sizes, every test and width.
 CONFIGURATIONS = (
@@ -79,7 +80,7 @@ def run(parameters: Parameters, link: Link | None = None, *, seed: int) -> Outco
     folder = cache_directory() / f"cocotb-{name}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     runner = get_runner("verilator")
-    with locked(folder / "lock"), _environment(verilator.environment):
+    with locked(folder / "lock", BUILD_SECONDS), _environment(verilator.environment):
         source = folder / "top.v"
         source.write_text(text)
         runner.build(

@@ -8,10 +8,18 @@ DEVICES = {
     "serial": "sim:handshake?cores=2&segment=8&lanes=2&dims=equal32,band64,not_equal16,at_least16",
     "paper": "sim:handshake?cores=4&segment=8&lanes=1&dims=equal32",
     "default": "sim:handshake?cores=8&segment=16",
+    # What synthesis makes of the gateware, with as many cells as are compiled in a moment.
+    "parallel_ecp5": "sim:handshake?cores=2&segment=4&dims=band16,at_least8&netlist=ecp5",
+    "parallel_xc6v": "sim:handshake?cores=2&segment=4&dims=band16,at_least8&netlist=xc6v",
+    "serial_ecp5": "sim:handshake?cores=2&segment=4&lanes=1&dims=equal16,at_most8&netlist=ecp5",
+    "serial_xc6v": "sim:handshake?cores=2&segment=4&lanes=1&dims=equal16,at_most8&netlist=xc6v",
 }
+NETLISTS = tuple(name for name, url in DEVICES.items() if "netlist=" in url)
 
 
 def parameters(name: str) -> Parameters:
     """The parameters of a device in `DEVICES`."""
-    architecture, _, options = DEVICES[name].removeprefix("sim:").partition("?")
-    return Parameters.from_options(architecture, dict(option.split("=") for option in options.split("&")))
+    architecture, _, text = DEVICES[name].removeprefix("sim:").partition("?")
+    options = dict(option.split("=") for option in text.split("&"))
+    options.pop("netlist", None)
+    return Parameters.from_options(architecture, options)

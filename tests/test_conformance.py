@@ -21,7 +21,7 @@ from host.session import Session
 from host.spec import JoinSpec
 from sim.oracle import Windows, three_steps
 
-from .configurations import DEVICES, parameters
+from .configurations import DEVICES, NETLISTS, parameters
 
 SECOND = 1_000_000
 
@@ -147,7 +147,7 @@ def _ids(arrivals, result) -> Counter:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("condition", CONDITIONS)
-@pytest.mark.parametrize("device", ["parallel", "serial", "paper"])
+@pytest.mark.parametrize("device", ["parallel", "serial", "paper", *NETLISTS])
 def test_device(device, condition, window, size, seed, rng, monkeypatch):
     p = parameters(device)
     monkeypatch.setattr("host.session.CHUNK", int(rng.choice([7, 1 << 16])))

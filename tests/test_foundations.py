@@ -61,6 +61,12 @@ def test_make_sim_passes_only_what_is_set():
     assert arguments == ["sim.regression", "--architecture", "handshake", "--cores", "16", "--seed", "3"]
 
 
+def test_make_bitstream_passes_only_what_is_set():
+    command = run("make", "--dry-run", "bitstream", "BOARD=ml605", "MHZ=120", "SEEDS=2", cwd=ROOT).stdout
+    arguments = command[command.index("hw.bitstream") :].replace("\\\n", " ").split()
+    assert arguments == ["hw.bitstream", "--board", "ml605", "--mhz", "120", "--seeds", "2"]
+
+
 @pytest.fixture
 def bare(tmp_path) -> Path:
     """A copy of set-up on a machine that has hardly anything, where apt-get only logs what it is asked."""

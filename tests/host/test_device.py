@@ -49,6 +49,10 @@ from ..configurations import DEVICES
             "device URL 'sim:handshake?stalls=1,2,256': "
             "stalls must be SEED,IN,OUT with chances from 0 to 255, not '1,2,256'",
         ),
+        (
+            "sim:handshake?netlist=gal",
+            "device URL 'sim:handshake?netlist=gal': netlist must be one of ecp5, xc6v, not 'gal'",
+        ),
     ],
 )
 def test_refused(url, message):

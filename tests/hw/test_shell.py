@@ -152,6 +152,7 @@ def test_a_payload_too_small_for_a_tuple_is_refused():
 
 
 KEY = Parameters(cores=2, segment=2, lanes=2, dims=(Dimension.parse("equal8"),))
+BUILD = bytes(range(32))
 
 
 class Host:
@@ -228,7 +229,7 @@ class Host:
 
 def with_host(width: int, seed: int, script) -> None:
     link = Link(width, 40, 4)
-    dut = Shell(KEY, link)
+    dut = Shell(KEY, link, BUILD)
 
     async def testbench(ctx):
         host = Host(ctx, dut, link, random.Random(seed))
@@ -260,6 +261,7 @@ def test_registers_tell_who_the_device_is(width, seed):
             Register.LENGTH.value: len(text),
             Register.TEXT.value + 1: int.from_bytes(text[4:8], "little"),
             Register.DIGEST.value + 7: int.from_bytes(hashlib.sha256(text).digest()[28:], "little"),
+            Register.BUILD.value + 7: int.from_bytes(BUILD[28:], "little"),
             Register.TUPLES.value: 0,
         }
         for address, value in want.items():

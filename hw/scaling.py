@@ -1,0 +1,156 @@
+"""The clock against the number of cores, up to a full chip: `make figures` draws it and prints the table.
+
+It is Figure 18 of the handshake join paper, on an ECP5-85F. Every route is kept (see `hw/timing.py`): a run
+that was stopped goes on where it was.
+"""
+
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib
+
+from . import timing
+from .area import PAPER
+from .errors import ToolError, TouchlineError
+from .parameters import ARCHITECTURES, Parameters
+from .timing import Timed, taken
+
+matplotlib.use("Agg")  # needs no screen
+import matplotlib.pyplot as plt
+
+PICTURE = Path("docs/scaling.png")
+SEEDS = 5
+#: The fewest cores; then twice as many each time, until the chip is full.
+FEWEST = 4
+#: What a full chip is, as a share of its LUTs.
+FULL = (0.85, 0.90)
+#: The handshake join paper's clock on a Virtex-6, for up to 200 cores.
+PUBLISHED_MHZ = (150, 170)
+#: What is aimed at: the clock of any size, and the share of the clock of `REFERENCE` cores in a full chip.
+TARGET_MHZ = 120
+TARGET_SHARE = 0.9
+REFERENCE = 8
+#: How often the number of cores of a full chip is corrected.
+_CORRECTIONS = 5
+
+
+def variants() -> list[Parameters]:
+    """The chains of the figure, in any number of cores."""
+    return [
+        replace(PAPER, architecture=architecture, lanes=lanes)
+        for architecture in ARCHITECTURES
+        for lanes in (PAPER.segment, 1)
+    ]
+
+
+def share(parameters: Parameters) -> float:
+    """The share of the chip's LUTs that a joiner takes."""
+    with timing.design(parameters) as design:
+        area, room = design.packed()
+    return taken(area) / room.logic
+
+
+def full(parameters: Parameters) -> int:
+    """How many cores fill the chip: estimated from two sizes, and corrected until it is true."""
+    few, cores = FEWEST, 2 * FEWEST
+    reached = share(replace(parameters, cores=cores))
+    per_core = (reached - share(replace(parameters, cores=few))) / (cores - few)
+    for _ in range(_CORRECTIONS):
+        cores += round((sum(FULL) / 2 - reached) / per_core)
+        reached = share(replace(parameters, cores=cores))
+        if FULL[0] <= reached <= FULL[1]:
+            return cores
+        per_core = reached / cores
+    raise ToolError(
+        f"no number of cores takes {FULL[0]:.0%} to {FULL[1]:.0%} of the LUTs of {timing.CHIP.name}: "
+        f"{cores} take {reached:.1%}"
+    )
+
+
+def sizes(parameters: Parameters) -> list[int]:
+    """Numbers of cores from the fewest to a full chip."""
+    most = full(parameters)
+    found = [FEWEST]
+    while 2 * found[-1] < most:
+        found.append(2 * found[-1])
+    return [*found, most]
+
+
+def draw(rows: list[tuple[Parameters, list[Timed]]], path: Path) -> None:
+    """The figure: a line per chain through the medians, and the range of the seeds."""
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    axes.axhspan(*PUBLISHED_MHZ, color="0.9", label="the paper's chain, Virtex-6")
+    axes.axhline(TARGET_MHZ, color="0.6", linewidth=1, linestyle="dotted", label="target")
+    for variant in variants():
+        line = [
+            (one.cores, [timed.mhz for timed in found])
+            for one, found in rows
+            if replace(one, cores=variant.cores) == variant
+        ]
+        if not line:
+            continue
+        cores, clocks = zip(*line)
+        middle = [statistics.median(mhz) for mhz in clocks]
+        cycles = variant.segment // variant.lanes
+        label = f"{variant.architecture}, {cycles} {'cycles' if cycles > 1 else 'cycle'} per tuple"
+        [drawn] = axes.plot(cores, middle, marker="o", label=label)
+        axes.fill_between(cores, [min(mhz) for mhz in clocks], [max(mhz) for mhz in clocks], alpha=0.2)
+        axes.annotate(f"{cores[-1]}", (cores[-1], middle[-1]), color=drawn.get_color(), va="bottom")
+    axes.set(xlabel=f"cores of {PAPER.segment} tuples per window", ylabel=f"MHz, {timing.CHIP.name}")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:.0f}")
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="lower left")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def verdicts(rows: list[tuple[Parameters, list[Timed]]]) -> list[str]:
+    """For each chain, whether the largest size is as fast as is aimed at."""
+    lines = []
+    for variant in variants():
+        clocks = {
+            one.cores: statistics.median(timed.mhz for timed in found)
+            for one, found in rows
+            if replace(one, cores=variant.cores) == variant
+        }
+        if REFERENCE not in clocks:
+            continue
+        most = max(clocks)
+        left = clocks[most] / clocks[REFERENCE]
+        met = min(clocks.values()) >= TARGET_MHZ and left >= TARGET_SHARE
+        lines.append(
+            f"{variant.architecture}, lanes={variant.lanes}: "
+            f"{clocks[REFERENCE]:.1f} MHz with {REFERENCE} cores, "
+            f"{clocks[most]:.1f} with {most} ({left - 1:+.1%}); "
+            f"{TARGET_MHZ} MHz in all sizes and {TARGET_SHARE - 1:+.0%} are {'met' if met else 'missed'}"
+        )
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Routes what is not kept yet, draws the figure and prints the table."""
+    try:
+        seeds, cores = timing.chosen("figures", arguments, seeds=SEEDS)
+        wanted = [replace(one, cores=size) for one in variants() for size in cores or sizes(one)]
+        rows = []
+        with timing.progress(len(wanted) * len(seeds)) as bar:
+            for parameters in wanted:
+                bar.set_postfix_str(f"{parameters.architecture} {parameters.cores}x{parameters.segment}")
+                rows.append((parameters, timing.timed(parameters, seeds, bar.update)))
+    except TouchlineError as error:
+        print(f"figures: {error}", file=sys.stderr)
+        return 2
+    draw(rows, PICTURE)
+    print(timing.caption(seeds))
+    print(timing.table(rows))
+    print("", *verdicts(rows), f"drawn: {PICTURE}", sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

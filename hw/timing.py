@@ -1,0 +1,195 @@
+"""How fast joiners are on an ECP5-85F, placed and routed: `make timing` prints cells, MHz and what they make.
+
+Each route is kept in the cache under the digest of Verilog, tools and options: what has been routed once is
+only read again. A joiner stands alone in the chip, between registers (see `hw/pinned.py`).
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tabulate import tabulate
+from tqdm import tqdm
+
+from . import route, tools
+from .area import CONFIGURATIONS, HEADERS, Area, columns
+from .cache import cache_directory
+from .errors import ParameterError, TouchlineError
+from .netlist import SYNTHESIS
+from .parameters import Parameters
+from .pinned import TOP, emit_pinned
+
+CHIP = route.ECP5_85F
+#: More than any joiner reaches, so that the tools never rest.
+ASKED_MHZ = 200
+#: The configurations of `make timing` have one of these numbers of cores: each takes minutes.
+CORES = (4, 16)
+
+
+def taken(area: Area) -> int:
+    """LUTs of an ECP5 that nothing else can use: two more for every four that store, to write into them."""
+    return area.luts + area.ram // 2
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A joiner in the chip."""
+
+    area: Area
+    room: Area  #: what the chip has
+    mhz: float
+
+
+def kept(make: Callable[[], dict | list], *parts: str) -> dict | list:
+    """What `make` made of `parts`, which decide it: now, or in an earlier run."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{len(part)}:{part}".encode())
+    path = cache_directory() / "measured" / f"{digest.hexdigest()[:32]}.json"
+    if not path.exists():
+        made = make()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+            json.dump(made, file)
+        os.replace(file.name, path)
+    return json.loads(path.read_text())
+
+
+class Design:
+    """A joiner between registers, which is synthesised once, and only when something is not kept."""
+
+    def __init__(self, parameters: Parameters, folder: Path):
+        self._text = emit_pinned(parameters)
+        self._folder = folder
+        self._parts = (
+            *(self._text, tools.yosys().version, tools.nextpnr(CHIP.family).version),
+            *(CHIP.name, *CHIP.options, SYNTHESIS[CHIP.family]),
+        )
+
+    @cached_property
+    def _netlist(self) -> Path:
+        return route.synthesise(self._text, TOP, chip=CHIP, folder=self._folder)
+
+    def packed(self) -> tuple[Area, Area]:
+        """The cells that it takes, and those that the chip has."""
+
+        def make() -> list[dict]:
+            return [asdict(area) for area in route.pack(self._netlist, chip=CHIP, folder=self._folder)]
+
+        used, room = kept(make, *self._parts, "packed")
+        return Area(**used), Area(**room)
+
+    def timed(self, seed: int) -> Timed:
+        """What it reaches with one seed."""
+
+        def make() -> dict:
+            routed = route.place(self._netlist, mhz=ASKED_MHZ, seed=seed, chip=CHIP, folder=self._folder)
+            return {
+                "area": asdict(routed.area),
+                "room": asdict(routed.room),
+                "mhz": routed.slowest.reached,
+            }
+
+        made = kept(make, *self._parts, f"{ASKED_MHZ} MHz", f"seed {seed}")
+        return Timed(Area(**made["area"]), Area(**made["room"]), made["mhz"])
+
+
+@contextmanager
+def design(parameters: Parameters) -> Iterator[Design]:
+    """A joiner to be measured, with a folder to work in."""
+    with tempfile.TemporaryDirectory() as scratch:
+        yield Design(parameters, Path(scratch))
+
+
+def timed(
+    parameters: Parameters, seeds: Sequence[int], finished: Callable[[], object] = lambda: None
+) -> list[Timed]:
+    """A joiner in the chip, once for each seed; calls `finished` after each."""
+    found = []
+    with design(parameters) as one:
+        for seed in seeds:
+            found.append(one.timed(seed))
+            finished()
+    return found
+
+
+def _positive(name: str, text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ParameterError(f"{name} must be a positive integer, not {text!r}")
+    return int(text)
+
+
+def chosen(command: str, arguments: Sequence[str] | None, seeds: int) -> tuple[list[int], list[int]]:
+    """The seeds and the numbers of cores (none: those by default) that a command line asks for."""
+    parser = argparse.ArgumentParser(prog=command)
+    parser.add_argument("--seeds", default=f"{seeds}", help="how many placements are tried of each")
+    parser.add_argument("--cores", default="", help="numbers of cores, with commas between")
+    options = parser.parse_args(arguments)
+    cores = [_positive("cores", part) for part in options.cores.split(",")] if options.cores else []
+    return list(range(1, _positive("seeds", options.seeds) + 1)), cores
+
+
+def progress(total: int) -> tqdm:
+    """A progress bar of routes."""
+    return tqdm(total=total, desc="routing", file=sys.stderr, leave=False)
+
+
+def table(rows: list[tuple[Parameters, list[Timed]]]) -> str:
+    """Cells, median MHz of the seeds, and tuples and comparisons at that clock."""
+    lines = []
+    for parameters, found in rows:
+        mhz = statistics.median(one.mhz for one in found)
+        tuples = mhz * parameters.lanes / parameters.segment
+        lines.append(
+            (
+                *columns(parameters, found[0].area, taken(found[0].area) / found[0].room.logic),
+                mhz,
+                tuples,
+                tuples * parameters.capacity / 1000,
+            )
+        )
+    headers = (*HEADERS, "MHz", "M tuples/s", "G comparisons/s")
+    return tabulate(lines, headers, floatfmt=".1f")
+
+
+def caption(seeds: Sequence[int]) -> str:
+    """What the table is about."""
+    return (
+        f"{CHIP.name}, mapped by yosys {tools.yosys().version}, placed and routed by "
+        f"{tools.nextpnr(CHIP.family).name}, which is asked for {ASKED_MHZ} MHz;\n"
+        f"the joiner alone between registers, which are counted too; "
+        f"median MHz of {len(seeds)} {'seeds' if len(seeds) > 1 else 'seed'}\n"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the table."""
+    try:
+        seeds, cores = chosen("timing", arguments, seeds=1)
+        configurations = [one for one in CONFIGURATIONS if one.cores in (cores or CORES)]
+        if not configurations:
+            accepted = ", ".join(map(str, sorted({one.cores for one in CONFIGURATIONS})))
+            raise ParameterError(f"cores must be among {accepted}, not {','.join(map(str, cores))}")
+        rows = []
+        with progress(len(configurations) * len(seeds)) as bar:
+            for parameters in configurations:
+                rows.append((parameters, timed(parameters, seeds, bar.update)))
+    except TouchlineError as error:
+        print(f"timing: {error}", file=sys.stderr)
+        return 2
+    print(caption(seeds))
+    print(table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

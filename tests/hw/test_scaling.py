@@ -1,0 +1,138 @@
+"""The measurements that are kept: each is made once, and a run that was stopped goes on where it was."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from hw import scaling, timing
+from hw.area import CONFIGURATIONS, PAPER, Area
+from hw.errors import ToolError
+from hw.joiner import JOINERS
+from hw.parameters import Parameters
+from hw.route import ECP5_85F, Clock, Routed
+from hw.tools import Tool
+
+ROOM = Area(83_640, 41_820, 83_640, 208)
+
+
+@dataclass
+class Router:
+    """Stands for the tools: a core takes `luts`, and MHz come from cores and seed."""
+
+    luts: int = 1000
+    stop_after: int = 1_000_000
+
+    def __post_init__(self):
+        self.synthesised: list[int] = []
+        self.placed: list[tuple[int, int]] = []
+
+    def emit(self, parameters: Parameters) -> str:
+        return f"{parameters.lanes} {parameters.cores}"
+
+    def synthesise(self, text: str, top: str, *, chip, folder: Path) -> Path:
+        self.synthesised.append(int(text.split()[1]))
+        path = folder / "netlist.json"
+        path.write_text(text)
+        return path
+
+    def area(self, netlist: Path) -> tuple[int, Area]:
+        cores = int(netlist.read_text().split()[1])
+        return cores, Area(cores * self.luts + 300, 0, cores, 0)
+
+    def pack(self, netlist: Path, *, chip, folder: Path) -> tuple[Area, Area]:
+        return self.area(netlist)[1], ROOM
+
+    def place(self, netlist: Path, *, mhz: float, seed: int, chip, folder: Path) -> Routed:
+        if len(self.placed) == self.stop_after:
+            raise KeyboardInterrupt
+        cores, area = self.area(netlist)
+        self.placed.append((cores, seed))
+        clock = Clock("clk", mhz, 150 - cores / 10 + seed)
+        return Routed(ECP5_85F, area, ROOM, (clock,), (), folder / "output")
+
+
+@pytest.fixture
+def router(monkeypatch, tmp_path) -> Router:
+    router = Router()
+    monkeypatch.setenv("TOUCHLINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(scaling, "PICTURE", tmp_path / "scaling.png")
+    monkeypatch.setattr(timing, "emit_pinned", router.emit)
+    monkeypatch.setattr(timing.tools, "nextpnr", lambda family: Tool("nextpnr-ecp5", (), "0", {}))
+    for name in ("synthesise", "pack", "place"):
+        monkeypatch.setattr(timing.route, name, getattr(router, name))
+    return router
+
+
+def test_a_stopped_run_goes_on(router, capsys):
+    router.stop_after = 5
+    with pytest.raises(KeyboardInterrupt):
+        scaling.main(["--cores", "4,8", "--seeds", "3"])
+    router.stop_after = 100
+    assert scaling.main(["--cores", "4,8", "--seeds", "3"]) == 0
+    per_chain = [(cores, seed) for cores in (4, 8) for seed in (1, 2, 3)]
+    assert router.placed == per_chain * len(scaling.variants())
+    assert router.synthesised == [4, 8, 8, 4, 8]  # the chain that was stopped at is synthesised again
+    assert scaling.PICTURE.read_bytes().startswith(b"\x89PNG")
+    printed = capsys.readouterr().out
+
+    assert scaling.main(["--cores", "4,8", "--seeds", "3"]) == 0
+    assert len(router.placed) == len(per_chain) * len(scaling.variants())
+    assert capsys.readouterr().out == printed
+    assert "handshake, lanes=8: 151.2 MHz with 8 cores, 151.2 with 8 (+0.0%); " in printed
+    assert "120 MHz in all sizes and -10% are met\n" in printed
+
+
+def test_the_median_of_the_seeds_is_shown(router, capsys):
+    assert timing.main(["--cores", "16", "--seeds", "3"]) == 0
+    first = capsys.readouterr().out.splitlines()[5].split()
+    # 150 - 1.6 + the second of three seeds, 1 tuple a cycle, 128 comparisons each.
+    assert first[-3:] == ["150.4", "150.4", "19.3"]
+    assert first[:4] == ["handshake", "16", "1", "equal32"]
+    assert first[4:7] == ["16300", "0", "16300"]
+    assert first[9] == "1018.8" and first[11] == "19.5%"
+
+
+@pytest.mark.parametrize("luts, most", [(1000, 73), (500, 146), (14_000, None)])
+def test_a_full_chip_is_found(router, luts, most):
+    router.luts = luts
+    if most is None:  # five cores take 84 %, six too many
+        with pytest.raises(ToolError, match=r"^no number of cores takes 85% to 90% of the LUTs of LFE5U-85F"):
+            scaling.full(PAPER)
+        return
+    assert scaling.full(PAPER) == most
+    assert 0.85 <= scaling.share(replace(PAPER, cores=most)) <= 0.90
+    sizes = scaling.sizes(PAPER)
+    assert sizes[:3] == [4, 8, 16] and sizes[-1] == most and sizes == sorted(set(sizes))
+
+
+def test_a_slow_full_chip_misses_the_target(router):
+    room = [timing.Timed(ROOM, ROOM, mhz) for mhz in (150, 134)]
+    rows = [(replace(PAPER, cores=cores), [found]) for cores, found in zip((8, 63), room)]
+    assert scaling.verdicts(rows) == [
+        "handshake, lanes=8: 150.0 MHz with 8 cores, 134.0 with 63 (-10.7%); "
+        "120 MHz in all sizes and -10% are missed"
+    ]
+
+
+def test_ram_takes_the_luts_that_write_into_it():
+    assert timing.taken(Area(logic=100, ram=8, flip_flops=0, block_rams=0)) == 112
+
+
+@pytest.mark.parametrize(
+    "command, arguments, message",
+    [
+        (timing, ["--cores", "4,x"], "timing: cores must be a positive integer, not 'x'\n"),
+        (timing, ["--cores", "5"], "timing: cores must be among 4, 16, 64, 200, not 5\n"),
+        (timing, ["--seeds", "0"], "timing: seeds must be a positive integer, not '0'\n"),
+        (scaling, ["--seeds", "1,2"], "figures: seeds must be a positive integer, not '1,2'\n"),
+    ],
+)
+def test_bad_options_are_one_line(router, command, arguments, message, capsys):
+    assert command.main(arguments) == 2
+    assert capsys.readouterr().err == message
+
+
+def test_every_architecture_is_measured():
+    assert {one.architecture for one in CONFIGURATIONS} == set(JOINERS)
+    assert {one.architecture for one in scaling.variants()} == set(JOINERS)
