@@ -42,7 +42,10 @@ CONFIGURATIONS = (
         cores=2, segment=4, lanes=2, dims=tuple(map(Dimension.parse, ("not_at_least9", "not_at_most64")))
     ),
 )
-BENCHES = {"handshake": ("sim.benches.socket", "sim.benches.handshake")}
+BENCHES = {
+    "handshake": ("sim.benches.socket", "sim.benches.handshake"),
+    "opblock": ("sim.benches.socket",),
+}
 #: The boards of `make sim`: words narrower and wider than tuples, results, header and CRC.
 BOARD = Parameters(cores=2, segment=2, lanes=2, dims=(Dimension.parse("equal8"),))
 LINKS = (Link(8, 78), Link(64, 40), Link(512, 40))
