@@ -101,7 +101,7 @@ INSTRUCTION_LAYOUT = data.StructLayout(
 )
 assert INSTRUCTION_LAYOUT.size <= ID_WIDTH
 
-#: The id of a composite: the block that made it, and how many it had made since its last instruction or flush.
+#: A composite's id: the block that made it, and how many it had made since its last instruction or flush.
 COMPOSITE_ID_LAYOUT = data.StructLayout({"number": ID_WIDTH - BLOCK_WIDTH, "block": BLOCK_WIDTH})
 
 

@@ -20,17 +20,8 @@ from amaranth.lib import data, fifo, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .dimension import Dimension, Test
-from .instruction import (
-    BLOCK_WIDTH,
-    CHANNEL_WIDTH,
-    COMPOSITE_ID_LAYOUT,
-    INSTRUCTION_LAYOUT,
-    PRODUCTS,
-    TESTS,
-    Opcode,
-    Part,
-    Role,
-)
+from .instruction import BLOCK_WIDTH, CHANNEL_WIDTH, COMPOSITE_ID_LAYOUT, PRODUCTS, TESTS, Opcode, Part, Role
+from .op_decoder import OpDecoder
 from .parameters import Parameters
 from .segment import DISTRIBUTED
 from .skid import Skid
@@ -42,6 +33,8 @@ HORIZON_LAYOUT = data.StructLayout({"valid": 1, "id": ID_WIDTH})
 #: Laps around a segment after which a stored tuple's place is used again. While the pairs of a tuple are on
 #: their way one more tuple can be stored, and never a second.
 LAPS = 2
+#: What is compared of a point and a box; every test is made of these.
+COMPARISONS = (Test.AT_LEAST.value, Test.AT_MOST.value, Test.EQUAL.value)
 
 
 def message_layout(dims: tuple[Dimension, ...]) -> data.StructLayout:
@@ -130,28 +123,9 @@ class OpBlock(wiring.Component):
         m.submodules.skid = skid = Skid(message)
         wiring.connect(m, wiring.flipped(self.upstream), skid.input)
 
-        # The program; at first what `hw/instruction.py` says about reset.
-        role = Signal(Role, init=Role.JOIN)
-        side = Signal()
-        r_channel = Signal(CHANNEL_WIDTH)  # of a SELECT or PROJECT: its channel
-        s_channel = Signal(CHANNEL_WIDTH)
-        target = Signal(CHANNEL_WIDTH)
-        query = Signal(QUERY_WIDTH)
-        keep = Signal()
-        composing = Signal()
-        strict = Signal(2)
-        products = Signal(PRODUCTS, init=1)
-        placed = Signal()  # `position` was given; otherwise it is the address
-        position = Signal(BLOCK_WIDTH)
-        last = Signal(BLOCK_WIDTH, init=p.cores - 1)
-        term_shape = data.StructLayout({"test": range(len(TESTS)), "negated": 1, "products": PRODUCTS})
-        terms = [
-            Signal(term_shape, name=f"term_{k}", init={"test": TESTS.index(dim.test), "products": 1})
-            for k, dim in enumerate(p.dims)
-        ]
-        routes = [Signal(range(count), name=f"route_{k}", init=k) for k in range(count)]
-        dropped = Signal(count)
-        parts = [Signal(Part, name=f"part_{k}") for k in range(count)]
+        m.submodules.decoder = decoder = OpDecoder(p)
+        program = decoder.program
+        role = program.role
 
         # Stage 1: a message at the door, and the row that it meets.
         now = skid.output.payload
@@ -164,22 +138,26 @@ class OpBlock(wiring.Component):
         s_here = Signal()
         probes = Signal()
         filtered = Signal()
-        instruction = data.View(INSTRUCTION_LAYOUT, now.id[: INSTRUCTION_LAYOUT.size])
-        legal = Signal()
+        instruction = decoder.instruction
         executes = Signal()
         flushes = Signal()
         leaves = Signal()  # stage 1, with the last row
-        on_first = now.channel == r_channel
+        on_first = now.channel == program.r_channel
         tokens = (is_r | (now.kind == Kind.HORIZON_R), is_s | (now.kind == Kind.HORIZON_S))
         m.d.comb += [
             r_here.eq((role == Role.JOIN) & is_r & on_first),
-            s_here.eq((role == Role.JOIN) & is_s & (now.channel == s_channel)),
+            s_here.eq((role == Role.JOIN) & is_s & (now.channel == program.s_channel)),
             probes.eq(r_here | s_here),
             filtered.eq(
-                ((role == Role.SELECT) | (role == Role.PROJECT)) & on_first & Mux(side, tokens[1], tokens[0])
+                ((role == Role.SELECT) | (role == Role.PROJECT))
+                & on_first
+                & Mux(program.side, tokens[1], tokens[0])
             ),
-            executes.eq((now.kind == Kind.INSTRUCTION) & (instruction.block == self.address) & legal),
+            executes.eq((now.kind == Kind.INSTRUCTION) & (instruction.block == self.address) & decoder.legal),
             flushes.eq(now.kind == Kind.FLUSH),
+            decoder.address.eq(self.address),
+            Value.cast(instruction).eq(now.id),
+            decoder.run.eq(leaves & executes),
         ]
         last_row = ~probes | (row == depth - 1)
         moves = skid.output.valid & go & ~((executes | flushes) & stages.any())
@@ -189,49 +167,25 @@ class OpBlock(wiring.Component):
                 m.d.sync += row.eq(Mux(last_row, 0, row + 1))
 
         # Instructions, and tokens that the block takes note of.
-        self._execute(
-            m,
-            leaves & executes,
-            instruction,
-            legal,
-            dict(
-                role=role,
-                side=side,
-                r_channel=r_channel,
-                s_channel=s_channel,
-                target=target,
-                query=query,
-                keep=keep,
-                composing=composing,
-                strict=strict,
-                products=products,
-                placed=placed,
-                position=position,
-                last=last,
-                terms=terms,
-                routes=routes,
-                dropped=dropped,
-                parts=parts,
-            ),
-            (r, s),
-        )
-        with m.If(leaves & flushes):
+        with m.If(leaves & (flushes | (executes & decoder.clears))):
             r.clear()
             s.clear()
-        for window, kind, channel in ((r, Kind.HORIZON_R, r_channel), (s, Kind.HORIZON_S, s_channel)):
+        for window, kind, channel in (
+            (r, Kind.HORIZON_R, program.r_channel),
+            (s, Kind.HORIZON_S, program.s_channel),
+        ):
             with m.If(leaves & (now.kind == kind) & (now.channel == channel)):
                 m.d.sync += [window.horizon.valid.eq(1), window.horizon.id.eq(now.id)]
 
         # Of each side's tuples, this block stores its share. A SELECT's constants are stored like a tuple
         # of the other side, at the first place, so that the tuples it is given meet them.
         constants = leaves & executes & (instruction.opcode == Opcode.SELECT)
-        mine = Mux(placed, position, self.address)
         stores = []
         for window, here in ((r, r_here), (s, s_here)):
             store = Signal(name=f"stores_{len(stores)}")
-            m.d.comb += store.eq(leaves & here & (window.seen == mine))
+            m.d.comb += store.eq(leaves & here & (window.seen == program.position))
             with m.If(leaves & here):
-                m.d.sync += window.seen.eq(Mux(window.seen == last, 0, window.seen + 1))
+                m.d.sync += window.seen.eq(Mux(window.seen == program.last, 0, window.seen + 1))
             with m.If(store):
                 window.advance()
             stores.append(store)
@@ -275,14 +229,12 @@ class OpBlock(wiring.Component):
         horizon = Mux(evicted.of_s, s.horizon.as_value(), r.horizon.as_value())
         horizon = data.View(HORIZON_LAYOUT, horizon)
         live = horizon.valid & ((evicted.id - horizon.id)[:ID_WIDTH].as_signed() >= 0)
-        lost = evicted.valid & (live | strict.bit_select(evicted.of_s, 1))
+        lost = evicted.valid & (live | Mux(evicted.of_s, program.strict_s, program.strict_r))
 
         # Stage 2: the outcome of every comparison.
         opposite_written = [Mux(is_r, s.written(row, lane), r.written(row, lane)) for lane in range(lanes)]
-        against_s = Mux(role == Role.SELECT, ~side, is_r)  # the tuple is a point
-        outcome_shape = data.ArrayLayout(
-            data.StructLayout(dict.fromkeys(("at_least", "at_most", "equal"), 1)), count
-        )
+        against_s = Mux(role == Role.SELECT, ~program.side, is_r)  # the tuple is a point
+        outcome_shape = data.ArrayLayout(data.StructLayout(dict.fromkeys(COMPARISONS, 1)), count)
         carried = data.StructLayout(
             {
                 "message": message,
@@ -323,12 +275,12 @@ class OpBlock(wiring.Component):
                             (points[lane].lo[k], now.lo[k], now.hi[k]),
                         )
                     ]
-                    for name, one, other in zip(("at_least", "at_most", "equal"), *ways):
+                    for name, one, other in zip(COMPARISONS, *ways):
                         m.d.sync += outcomes[lane][k][name].eq(Mux(against_s, one, other))
 
         # Stage 3: the tuples met that make a pair, one after another; then the message itself.
         mask = Signal(lanes)
-        chosen = Cat(self._predicate(outcomes[lane], terms, products) for lane in range(lanes))
+        chosen = Cat(self._predicate(outcomes[lane], program) for lane in range(lanes))
         some = Signal()
         more = Signal()
         turn = Signal()  # one that was met is done with
@@ -355,8 +307,8 @@ class OpBlock(wiring.Component):
         m.d.comb += [
             some.eq(mask.any()),
             more.eq(rest.any()),
-            derives.eq(third.filters | composing),
-            forwards.eq(third.last & ~(third.filters & ~keep)),
+            derives.eq(third.filters | program.composing),
+            forwards.eq(third.last & ~(third.filters & ~program.keep)),
             # A mark goes on when everything found before it has left.
             held.eq((third.message.kind == Kind.MARK) & queue.r_rdy),
             met_id.addr.eq(place(was_r, lap, third.row, lowest)),
@@ -365,8 +317,8 @@ class OpBlock(wiring.Component):
         number = Signal(COMPOSITE_ID_LAYOUT["number"].shape)
         found = Signal(FOUND_LAYOUT)
         m.d.comb += [
-            found.is_composite.eq(composing),
-            found.query.eq(query),
+            found.is_composite.eq(program.composing),
+            found.query.eq(program.query),
             found.composite.id.eq(Cat(number, self.address)),
             found.composite.r_id.eq(Mux(was_r, third.message.id, met_id.data)),
             found.composite.s_id.eq(Mux(was_r, met_id.data, third.message.id)),
@@ -389,7 +341,7 @@ class OpBlock(wiring.Component):
         ]
         with m.If(leaves & (flushes | executes)):
             m.d.sync += number.eq(0)
-        with m.Elif(to_queue & turn & composing):
+        with m.Elif(to_queue & turn & program.composing):
             m.d.sync += number.eq(number + 1)
 
         # What goes downstream: the message, or what is made of it and of what it met.
@@ -398,7 +350,7 @@ class OpBlock(wiring.Component):
         composite = third.joins
         m.d.comb += [
             out.kind.eq(Mux(made & composite, Kind.R, third.message.kind)),
-            out.channel.eq(Mux(made, target, third.message.channel)),
+            out.channel.eq(Mux(made, program.target, third.message.channel)),
             out.id.eq(Mux(made & composite, found.composite.id, third.message.id)),
         ]
         width = p.dims[0].width
@@ -408,7 +360,7 @@ class OpBlock(wiring.Component):
             low = Signal(width, name=f"low_{k}")
             m.d.comb += low.eq(own)
             with m.If(made & composite):
-                with m.Switch(parts[k]):
+                with m.Switch(program.parts[k]):
                     with m.Case(Part.R):
                         m.d.comb += low.eq(Mux(was_r, own, other))
                     with m.Case(Part.S_LO):
@@ -418,9 +370,9 @@ class OpBlock(wiring.Component):
             lows.append(low)
             highs.append(third.message.hi[k])
         for k in range(count):
-            route = Mux(made, routes[k], Const(k, len(routes[k])))
+            route = Mux(made, program.routes[k], Const(k, len(program.routes[k])))
             for bound, values in ((out.lo[k], lows), (out.hi[k], highs)):
-                m.d.comb += bound.eq(Mux(made & dropped[k], 0, Array(values)[route]))
+                m.d.comb += bound.eq(Mux(made & program.dropped[k], 0, Array(values)[route]))
 
         tally = Signal(self.tally_out.shape())
         m.d.comb += self.tally_out.eq(tally)
@@ -462,92 +414,15 @@ class OpBlock(wiring.Component):
         return shown
 
     @staticmethod
-    def _predicate(outcome, terms, products: Value) -> Value:
+    def _predicate(outcome, program) -> Value:
         """An OR of ANDs of terms."""
         held = []
+        terms = [program.terms[k] for k in range(outcome.shape().length)]
         for k, term in enumerate(terms):
             passed = {test: outcome[k][test.value] for test in TESTS if test is not Test.BAND}
             passed[Test.BAND] = passed[Test.AT_LEAST] & passed[Test.AT_MOST]
             held.append(Array(passed[test] for test in TESTS)[term.test] ^ term.negated)
         return Cat(
-            products[j] & Cat(~term.products[j] | holds for term, holds in zip(terms, held)).all()
+            program.products[j] & Cat(~term.products[j] | holds for term, holds in zip(terms, held)).all()
             for j in range(PRODUCTS)
         ).any()
-
-    @staticmethod
-    def _execute(m: Module, run: Value, instruction, legal: Signal, program: dict, windows) -> None:
-        """Says whether an instruction is `legal` here, and does what it says."""
-        role, count = program["role"], len(program["terms"])
-
-        def assign(operands, *names):
-            m.d.sync += [program[name].eq(operands[name]) for name in names]
-
-        def begin(new: Role, operands, *names):
-            """A new role: nothing of the old program stays."""
-            m.d.sync += [role.eq(new), program["composing"].eq(0), program["dropped"].eq(0)]
-            m.d.sync += [program["placed"].eq(1), program["position"].eq(0), program["last"].eq(0)]
-            m.d.sync += [program["strict"].eq(0)]
-            for k in range(count):
-                m.d.sync += [
-                    program["terms"][k].eq(0),
-                    program["routes"][k].eq(k),
-                    program["parts"][k].eq(Part.R),
-                ]
-            for window in windows:
-                window.clear()
-            assign(operands, *names)
-
-        with m.Switch(instruction.opcode):
-            with m.Case(Opcode.PASS):
-                m.d.comb += legal.eq(1)
-                with m.If(run):
-                    begin(Role.PASS, None)
-            for opcode, new in ((Opcode.SELECT, Role.SELECT), (Opcode.PROJECT, Role.PROJECT)):
-                with m.Case(opcode):
-                    operands = instruction.operands[opcode.name.lower()]
-                    m.d.comb += legal.eq(1)
-                    with m.If(run):
-                        begin(new, operands, "side", "target", "keep")
-                        m.d.sync += program["r_channel"].eq(operands.channel)
-                        if new is Role.SELECT:
-                            assign(operands, "products")
-            with m.Case(Opcode.JOIN):
-                operands = instruction.operands.join
-                m.d.comb += legal.eq(1)
-                with m.If(run):
-                    begin(Role.JOIN, operands, "r_channel", "s_channel", "query", "products")
-                    m.d.sync += program["strict"].eq(Cat(operands.strict_r, operands.strict_s))
-            with m.Case(Opcode.SHARE):
-                operands = instruction.operands.share
-                m.d.comb += legal.eq((role == Role.JOIN) & (operands.position <= operands.last))
-                with m.If(run):
-                    for window in windows:
-                        window.clear()
-                    assign(operands, "position", "last")
-                    m.d.sync += program["placed"].eq(1)
-            with m.Case(Opcode.COMPOSE):
-                m.d.comb += legal.eq(role == Role.JOIN)
-                with m.If(run):
-                    assign(instruction.operands.compose, "target")
-                    m.d.sync += program["composing"].eq(1)
-            with m.Case(Opcode.TERM):
-                operands = instruction.operands.term
-                joins_or_selects = (role == Role.JOIN) | (role == Role.SELECT)
-                m.d.comb += legal.eq(joins_or_selects & (operands.dim < count))
-                for k, term in enumerate(program["terms"]):
-                    with m.If(run & (operands.dim == k)):
-                        m.d.sync += [
-                            term[name].eq(operands[name]) for name in ("test", "negated", "products")
-                        ]
-            with m.Case(Opcode.ROUTE):
-                operands = instruction.operands.route
-                m.d.comb += legal.eq((role != Role.PASS) & (operands.dim < count) & (operands.source < count))
-                for k, route in enumerate(program["routes"]):
-                    with m.If(run & (operands.dim == k)):
-                        m.d.sync += [route.eq(operands.source), program["dropped"][k].eq(operands.drop)]
-            with m.Case(Opcode.TAKE):
-                operands = instruction.operands.take
-                m.d.comb += legal.eq((role == Role.JOIN) & (operands.dim < count))
-                for k, part in enumerate(program["parts"]):
-                    with m.If(run & (operands.dim == k)):
-                        m.d.sync += part.eq(operands.part)

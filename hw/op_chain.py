@@ -13,8 +13,8 @@
 
 The idea is FQP's (M. Najafi et al.). Tuples, tokens and instructions walk the chain in one direction, so
 that all blocks see them in one order. A tuple meets the opposite windows of all join cores of its query and
-is stored by one of them, in turn; so two tuples meet once, where the earlier one is stored. Nothing is global:
-each block talks to its neighbours through registers.
+is stored by one of them, in turn; so two tuples meet once, where the earlier one is stored. Blocks talk to
+their neighbours only, through registers.
 """
 
 from amaranth import Cat, Module, Mux, Signal
@@ -50,7 +50,7 @@ class OpChain(wiring.Component):
 
     @staticmethod
     def latency(parameters: Parameters, block: int = 0) -> int:
-        """Cycles from a tuple's transfer to its pair with a tuple in the first row of `block`, all joining."""
+        """Cycles from a tuple's transfer to its pair with one in the first row of `block`, where all join."""
         depth = parameters.segment // parameters.lanes
         return 4 + (2 + depth) * block + Gather.levels(parameters.cores)
 

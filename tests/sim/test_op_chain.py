@@ -235,7 +235,7 @@ def test_illegal_instructions_name_block_and_instruction(chain):
 
 @pytest.mark.parametrize("number", range(12))
 def test_random_programs(chain, number):
-    """Instructions, legal or not, anywhere in the stream, with stalls; everything is as the reference says."""
+    """Instructions, legal or not, anywhere in the stream, with stalls; all is as the reference says."""
     rng, cores, dims = chain.rng, chain.p.cores, len(chain.dims)
 
     def some(limit: int) -> int:
