@@ -2,8 +2,9 @@
 
 Data flows one way: arrivals -> points and boxes -> the device's codes -> words -> device -> pairs
 -> recheck. A handshake chain keeps its tuples until others push them out, so each run ends with a
-flush, and a continuous session sends what is still live again with the next rows. Nothing of a run is
-handed on before its mark has come, so a run that a device dies in is run again, there or elsewhere.
+flush, and a continuous session sends what is still live again with the next rows. On a chain of OP-Blocks
+each run begins with its program. Nothing of a run is handed on before its mark has come, so a run that a
+device dies in is run again, there or elsewhere.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,10 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from hw.errors import DataError, DeviceError, ParameterError
+from hw.instruction import spelled
+from hw.parameters import Parameters
 from hw.socket import Fault, Kind, Tag, tuple_layout
 from hw.words import pack, pack_boxes, pack_control, pack_points, unpack_results
 
 from .arrival import Arrivals, Side
+from .chain_fit import ChainFit
 from .device import Device, Exchange, LinkLost
 from .fit import Codes, Fit
 from .output import joined_rows
@@ -72,7 +76,7 @@ class Session:
         self._device = device
         self._spares = list(spares)
         self._spec = spec
-        self._fit = Fit(spec.dimensions, device.parameters.dims)
+        self._fit = _fit(spec, device.parameters)
         self._kept: Arrivals | None = None  # rows that later ones may still join
         self._newest: int | None = None
         self._counts = (0, 0)
@@ -86,7 +90,15 @@ class Session:
 
     def join(self, arrivals: Arrivals, *, watch: bool = False) -> JoinResult:
         """All pairs among `arrivals` whose later row is owned."""
-        encoded = self._spec.encode(arrivals)
+        fit = self._fit
+        try:
+            encoded = self._spec.encode(arrivals, fit.pushed)
+        except DataError:
+            if not fit.pushed:
+                raise
+            # The condition may fail on a row that a filter keeps out: then the host must filter first.
+            fit = _fit(self._spec, self._device.parameters, push=False)
+            encoded = self._spec.encode(arrivals)
         point_place = arrivals.r.place[encoded.points.row]
         box_place = arrivals.s.place[encoded.boxes.row]
         reach = Reach.of(self._spec.dimensions, encoded, point_place, box_place)
@@ -100,12 +112,12 @@ class Session:
                 (arrivals.s.own, encoded.boxes.row),
             )
         )
-        for exchange, unchecked in self._runs(encoded, reach, *new, watch):
+        for exchange, codes in self._runs(fit, encoded, reach, *new, watch):
             stats += self._account(exchange)
             if watch:
                 activity.append(exchange.activity)
             point, box = self._pairs_of(exchange)
-            kept = self._spec.refine(arrivals, encoded, point, box, unchecked)
+            kept = self._spec.refine(arrivals, encoded, point, box, codes.unchecked, codes.unfiltered)
             pairs.append((encoded.points.row[point[kept]], encoded.boxes.row[box[kept]]))
         r, s = (np.concatenate([part[k] for part in pairs] or [np.empty(0, np.int64)]) for k in range(2))
         stats += Stats(pairs=len(r))
@@ -172,33 +184,37 @@ class Session:
         )
 
     def _runs(
-        self, encoded: Encoded, reach: Reach, new_point: int, new_box: int, watch: bool
-    ) -> Iterator[tuple[Exchange, frozenset[int]]]:
-        """Runs the device; yields what comes out, and the dimensions it leaves to the recheck.
+        self, fit: Fit, encoded: Encoded, reach: Reach, new_point: int, new_box: int, watch: bool
+    ) -> Iterator[tuple[Exchange, Codes]]:
+        """Runs the device; yields what comes out, and the codes that say what is left to the recheck.
 
         `new_point` and `new_box` are the first of the owned ones; older ones need not meet each other.
         """
         if not reach.candidates:
             return
-        parameters = self._device.parameters
         live = reach.live()
-        if live <= parameters.capacity:
-            yield from self._slide(encoded, reach, parameters.capacity - live, watch)
+        if live <= fit.capacity:
+            yield from self._slide(fit, encoded, reach, fit.capacity - live, watch)
             return
-        for tile in tiles(reach, parameters.capacity, new_point, new_box):
+        for tile in tiles(reach, fit.capacity, new_point, new_box):
             points = [codes[tile.points] for codes in encoded.points.codes]
             lo, hi = (
                 [codes[tile.boxes] for codes in bound] for bound in (encoded.boxes.lo, encoded.boxes.hi)
             )
-            codes = self._fit.narrow(points, lo, hi)
+            filtered = [
+                values[tile.points if test.side == "r" else tile.boxes]
+                for test, values in zip(fit.pushed, encoded.filtered)
+            ]
+            codes = fit.narrow(points, lo, hi, filtered)
             words = self._words(codes, tile.points.start, tile.boxes.start)
             order = words if tile.loaded == "points" else words[::-1]
-            for exchange in self._run(np.concatenate([*order, self._end()]), watch, len(order[1])):
-                yield exchange, codes.unchecked
+            words = np.concatenate([*fit.instructions(codes), *order, self._end()])
+            for exchange in self._run(words, watch, len(order[1])):
+                yield exchange, codes
 
-    def _slide(self, encoded: Encoded, reach: Reach, spare: int, watch: bool):
+    def _slide(self, fit: Fit, encoded: Encoded, reach: Reach, spare: int, watch: bool):
         """Both streams go through the device once, in arrival order."""
-        codes = self._fit.narrow(encoded.points.codes, encoded.boxes.lo, encoded.boxes.hi)
+        codes = fit.narrow(encoded.points.codes, encoded.boxes.lo, encoded.boxes.hi, encoded.filtered)
         points, boxes = self._words(codes, 0, 0)
         box_place = reach.box_place[codes.sent]
         merged = np.empty((len(points) + len(boxes), points.shape[1]), np.uint32)
@@ -207,9 +223,9 @@ class Session:
         merged[point_at], merged[box_at] = points, boxes
         if spare >= HORIZON_DISTANCE:
             merged = self._with_horizons(merged, codes, reach, point_at, box_at, spare)
-        merged = np.concatenate([merged, self._end()])
+        merged = np.concatenate([*fit.instructions(codes), merged, self._end()])
         for exchange in self._run(merged, watch, len(merged)):
-            yield exchange, codes.unchecked
+            yield exchange, codes
 
     def _with_horizons(self, merged, codes: Codes, reach: Reach, point_at, box_at, spare: int) -> np.ndarray:
         """Tells the device, every `spare` tuples, which are the oldest that later ones may meet.
@@ -302,9 +318,17 @@ class Session:
         wrong = np.flatnonzero(results.tag == Tag.ERROR.value)
         if len(wrong):
             fault, value = int(results.fault[wrong[0]]), int(results.value[wrong[0]])
-            raise DeviceError(f"{self._device.url}: the device reports {Fault(fault).name}, value {value}")
+            what = f"value {value}" if Fault(fault) is Fault.UNKNOWN_KIND else spelled(value)
+            raise DeviceError(f"{self._device.url}: the device reports {Fault(fault).name}, {what}")
         pairs = results.tag == Tag.PAIR.value
         return results.r_id[pairs].astype(np.int64), results.s_id[pairs].astype(np.int64)
+
+
+def _fit(spec: JoinSpec, parameters: Parameters, *, push: bool = True) -> Fit:
+    """How the join lies on a device; with `push`, filters are done there if it can."""
+    if parameters.architecture == "opblock":
+        return ChainFit(spec, parameters, push=push)
+    return Fit(spec.dimensions, parameters.dims, parameters.capacity)
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -57,7 +57,12 @@ class OpChain(wiring.Component):
     @staticmethod
     def mark_latency(parameters: Parameters) -> int:
         """Cycles from the transfer of a mark until it is on `results`, through a chain with nothing in it."""
-        return 3 * parameters.cores + 3
+        return 3 * parameters.cores + 3 + OpChain._quiet(parameters)
+
+    @staticmethod
+    def _quiet(parameters: Parameters) -> int:
+        """For how many cycles the tree must be empty before a record comes out."""
+        return 1 + Gather.levels(parameters.cores)
 
     def elaborate(self, platform):
         m = Module()
@@ -101,12 +106,17 @@ class OpChain(wiring.Component):
         end = blocks[-1].downstream
         record = Signal(RESULT_LAYOUT, reset_less=True)
         waiting = Signal()
-        quiet = Signal()  # the tree was empty in the cycle before
+        # For how many cycles the tree has said that it is empty, which it may say a cycle late per level.
+        quiet = Signal(range(self._quiet(p) + 1))
         speaks = Signal()  # the record is on `results`, and what is found meanwhile waits
         refused = data.View(INSTRUCTION_LAYOUT, end.payload.id[: INSTRUCTION_LAYOUT.size])
         clear = ~gather.busy & ~gather.output.valid
         m.d.comb += end.ready.eq(~waiting)
-        m.d.sync += [quiet.eq(waiting & clear), speaks.eq(waiting & quiet & clear)]
+        with m.If(~waiting | ~clear):
+            m.d.sync += quiet.eq(0)
+        with m.Elif(quiet != self._quiet(p)):
+            m.d.sync += quiet.eq(quiet + 1)
+        m.d.sync += speaks.eq(waiting & clear & (quiet == self._quiet(p)))
         with m.If(end.valid & end.ready):
             m.d.sync += [waiting.eq(1), record.tag.eq(Tag.ERROR), record.query.eq(0)]
             error = record.body.error
@@ -124,7 +134,7 @@ class OpChain(wiring.Component):
                 with m.Default():
                     m.d.sync += [error.fault.eq(Fault.UNKNOWN_KIND), error.value.eq(end.payload.kind)]
         with m.If(speaks):
-            m.d.sync += [waiting.eq(~self.results.ready), speaks.eq(~self.results.ready), quiet.eq(0)]
+            m.d.sync += [waiting.eq(~self.results.ready), speaks.eq(~self.results.ready)]
 
         found = gather.output.payload
         result = self.results.payload

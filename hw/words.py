@@ -29,7 +29,9 @@ class Results(NamedTuple):
     mark_id: np.ndarray
     fault: np.ndarray
     value: np.ndarray
-    composite: tuple[np.ndarray, np.ndarray, np.ndarray]  #: its id, and those of r and s
+    composite: np.ndarray
+    composite_r: np.ndarray
+    composite_s: np.ndarray
 
 
 def word_count(layout: data.Layout) -> int:
@@ -109,12 +111,11 @@ def unpack_results(words: np.ndarray) -> Results:
         "body.mark.id",
         "body.error.fault",
         "body.error.value",
+        "body.composite.id",
+        "body.composite.r_id",
+        "body.composite.s_id",
     )
-    composite = (f"body.composite.{name}" for name in ("id", "r_id", "s_id"))
-    return Results(
-        *(unpack(RESULT_LAYOUT, words, path) for path in paths),
-        tuple(unpack(RESULT_LAYOUT, words, path) for path in composite),
-    )
+    return Results(*(unpack(RESULT_LAYOUT, words, path) for path in paths))
 
 
 def _unsigned(width: int) -> type:

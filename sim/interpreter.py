@@ -267,7 +267,7 @@ def records(results: Results) -> list[Record]:
     """Result words that came out of a chain, as the interpreter writes them."""
     fields = {
         Tag.PAIR: (results.r_id, results.s_id),
-        Tag.COMPOSITE: results.composite,
+        Tag.COMPOSITE: (results.composite, results.composite_r, results.composite_s),
         Tag.MARK: (results.mark_id,),
         Tag.ERROR: (results.fault, results.value),
     }
