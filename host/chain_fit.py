@@ -6,12 +6,14 @@ from dataclasses import replace
 import numpy as np
 
 from hw.dimension import Dimension, Test
+from hw.errors import DataError
 from hw.parameters import Parameters
 
+from .arrival import Arrivals
 from .fit import Codes, Fit
 from .program import Query, Selection, Term, compile_queries
 from .pushdown import Pushed
-from .spec import JoinSpec
+from .spec import Encoded, JoinSpec
 
 
 class ChainFit(Fit):
@@ -88,7 +90,7 @@ class ChainFit(Fit):
             for (side, _), tests in groups.items()
         ]
         tested = [
-            Term(dim, self._device[dim].test, self._device[dim].negated)
+            Term(dim, self.device[dim].test, self.device[dim].negated)
             for dim, source in enumerate(self.sources)
             if source is not None
         ]
@@ -99,7 +101,7 @@ class ChainFit(Fit):
         codes = super().narrow(points, lo, hi)
         terms, unfiltered = [], []
         for test, (dim, _), values in zip(self.pushed, self._places, filtered):
-            narrowed, term, exact = _constants(test, dim, values, self._device[dim].width)
+            narrowed, term, exact = _constants(test, dim, values, self.device[dim].width)
             if test.side == "r":
                 codes.points[dim] = narrowed
             else:
@@ -109,12 +111,22 @@ class ChainFit(Fit):
                 unfiltered.append(test.term)
         return replace(codes, query=self.query(terms), unfiltered=tuple(dict.fromkeys(unfiltered)))
 
+    def unpushed(self) -> "ChainFit":
+        """The same with all filters left to the host."""
+        fit = ChainFit(self._spec, self._parameters, channel=self._channel, push=False)
+        fit.capacity = self.capacity
+        return fit
+
     def instructions(self, codes: Codes) -> list[np.ndarray]:
         """The program of the codes' query, alone on the device."""
         return [compile_queries([codes.query], self._parameters).words]
 
     def explain(self) -> str:
         """Where each dimension, filter and column of the join goes, and what each block does."""
+        return "\n".join([self.placed(), *self._lines])
+
+    def placed(self) -> str:
+        """Where each dimension, filter and column of the join goes."""
         lines = [super().explain()]
         done: dict[str, list[str]] = {}
         for test, (dim, _) in zip(self.pushed, self._places):
@@ -131,7 +143,18 @@ class ChainFit(Fit):
                 f"columns of {side.upper()}: {', '.join(sent) or 'none'} to the device"
                 + (f"; {', '.join(kept)} stay on the host" if kept else "")
             )
-        return "\n".join([*lines, *self._lines])
+        return "\n".join(lines)
+
+
+def encode(spec: JoinSpec, fit: Fit, arrivals: Arrivals) -> tuple[Fit, Encoded]:
+    """Points and boxes, and the fit for them: the given one, unless its filters must be left to the host."""
+    try:
+        return fit, spec.encode(arrivals, fit.pushed)
+    except DataError:
+        if not fit.pushed:
+            raise
+        # The condition may fail on a row that a filter keeps out: then the host must filter first.
+        return fit.unpushed(), spec.encode(arrivals)
 
 
 def _constants(test: Pushed, dim: int, values: np.ndarray, width: int):

@@ -54,7 +54,7 @@ class Fit:
 
     def __init__(self, wanted: Sequence, device: Sequence[Dimension], capacity: int = 0):
         self._wanted = wanted
-        self._device = device
+        self.device = device
         self.capacity = capacity
         self.sources: list[int | None] = [None] * len(device)
         for number, dimension in enumerate(wanted):
@@ -72,12 +72,12 @@ class Fit:
         for test in tests:
             free = [
                 place
-                for place, dim in enumerate(self._device)
+                for place, dim in enumerate(self.device)
                 if dim.test is test and dim.negated == negated and self.sources[place] is None
             ]
             if not free:
                 return None
-            places.append(max(free, key=lambda place: self._device[place].width))
+            places.append(max(free, key=lambda place: self.device[place].width))
         return places
 
     @property
@@ -90,7 +90,7 @@ class Fit:
         lines = []
         for number, dimension in enumerate(self._wanted):
             places = [
-                f"d{place} ({dim})" for place, dim in enumerate(self._device) if self.sources[place] == number
+                f"d{place} ({dim})" for place, dim in enumerate(self.device) if self.sources[place] == number
             ]
             where = "device " + " and ".join(places) if places else "host, no device dimension is free for it"
             lines.append(f"{dimension.text}: {where}")
@@ -117,7 +117,7 @@ class Fit:
         sent = np.ones(box_count, bool)
         unchecked = set(self.missing)
         codes = Codes([], [], [], sent, frozenset())
-        for dim, number in zip(self._device, self.sources):
+        for dim, number in zip(self.device, self.sources):
             if number is None or not point_count:
                 _append_open(codes, dim, point_count, box_count)
                 continue

@@ -185,7 +185,7 @@ class _Compiler:
                 merged[term.dim] = (term, counts | 1 << number)
         for term, counts in merged.values():
             test = TESTS.index(term.test)
-            self._tell(Opcode.TERM, block, dim=term.dim, test=test, negated=term.negated, products=counts)
+            self._tell(Opcode.TERM, block, dim=term.dim, test=test, negated=term.negated, within=counts)
 
     def _routes(self, block: int, sources: Sequence[int | None]) -> None:
         for dim, source in enumerate(sources):

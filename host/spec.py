@@ -206,6 +206,10 @@ class JoinSpec:
 
     # Points and boxes
 
+    def points(self) -> list[Node]:
+        """The expressions over R that value dimensions are made of; flags have none and come after them."""
+        return [dim.point for dim in self._plan.dimensions]
+
     def pushable(self) -> tuple[list[list[Pushed]], dict[Node, str]]:
         """Filters that a device can do instead of the host, and why not the others."""
         return pushable(self._plan)

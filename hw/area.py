@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from . import tools
 from .dimension import Dimension
-from .parameters import Parameters
+from .parameters import OPBLOCK_DIMS, Parameters
 from .verilog import emit
 
 SYNTHESIS_SECONDS = 900
@@ -43,6 +43,13 @@ WITH_WINDOW = (*KEY, Dimension.parse("at_least32"), Dimension.parse("at_most32")
 CORES = (4, 16, 64, 200)
 #: The paper's configuration: 8 tuples per segment, a 32-bit key compared for equality.
 PAPER = Parameters(segment=8, lanes=8, dims=KEY)
+#: What programmable blocks cost against cores that are built for the same tests.
+PROGRAMMABILITY = [
+    replace(PAPER, architecture=architecture, cores=16, lanes=lanes, dims=dims)
+    for dims in ((Dimension.parse("band32"),), OPBLOCK_DIMS)
+    for lanes in (PAPER.segment, 1)
+    for architecture in ("handshake", "opblock")
+]
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,7 @@ def main() -> None:
         for lanes in (PAPER.segment, 1)
         for cores in CORES
     ]
+    configurations += PROGRAMMABILITY
     for parameters in tqdm(configurations, desc="mapping", file=sys.stderr, leave=False):
         area = measure(parameters)
         rows.append(

@@ -62,31 +62,41 @@ TESTS = tuple(Test)
 OPERANDS = {
     Opcode.PASS: {},
     Opcode.SELECT: {
-        "side": 1,  # 0: R tuples, the constants are a box; 1: S tuples, the constants are a point (`lo`)
-        "channel": CHANNEL_WIDTH,
-        "target": CHANNEL_WIDTH,
+        "side": 1,  # 0: R tuples, which a SELECT compares with a box; 1: S tuples, with a point (`lo`)
+        "channel": CHANNEL_WIDTH,  # where the tuples are
+        "target": CHANNEL_WIDTH,  # where what is put out goes
         "keep": 1,  # the tuples go on on their own channel as well
         "products": PRODUCTS,  # which products count; one without terms is true
     },
     Opcode.PROJECT: {"side": 1, "channel": CHANNEL_WIDTH, "target": CHANNEL_WIDTH, "keep": 1},
     Opcode.JOIN: {
-        "r_channel": CHANNEL_WIDTH,
-        "s_channel": CHANNEL_WIDTH,
+        "r_channel": CHANNEL_WIDTH,  # where the R tuples are
+        "s_channel": CHANNEL_WIDTH,  # where the S tuples are
         "query": QUERY_WIDTH,  # the number that the results carry
         "products": PRODUCTS,
         "strict_r": 1,  # whatever leaves R's window counts as a live eviction, with or without a horizon
         "strict_s": 1,  # the same of S
     },
-    Opcode.SHARE: {"position": BLOCK_WIDTH, "last": BLOCK_WIDTH},
+    Opcode.SHARE: {
+        "position": BLOCK_WIDTH,  # at most `last`; the windows begin empty
+        "last": BLOCK_WIDTH,  # one less than the blocks that share
+    },
     Opcode.COMPOSE: {"target": CHANNEL_WIDTH},
     Opcode.TERM: {
-        "dim": DIM_WIDTH,
-        "test": Shape.cast(range(len(TESTS))).width,  # equal, band, at_least, at_most
-        "negated": 1,
-        "products": PRODUCTS,  # which products have the term as a factor
+        "dim": DIM_WIDTH,  # a dimension that the device has
+        "test": Shape.cast(range(len(TESTS))).width,  # see below
+        "negated": 1,  # the term holds where the test does not
+        "within": PRODUCTS,  # which products have the term as a factor
     },
-    Opcode.ROUTE: {"dim": DIM_WIDTH, "source": DIM_WIDTH, "drop": 1},
-    Opcode.TAKE: {"dim": DIM_WIDTH, "part": Part},
+    Opcode.ROUTE: {
+        "dim": DIM_WIDTH,
+        "source": DIM_WIDTH,  # a dimension that the device has
+        "drop": 1,  # 0 instead of the source
+    },
+    Opcode.TAKE: {
+        "dim": DIM_WIDTH,
+        "part": Part,  # see below
+    },
     Opcode.ENTER: {"channel": CHANNEL_WIDTH},
 }
 

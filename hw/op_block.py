@@ -423,6 +423,6 @@ class OpBlock(wiring.Component):
             passed[Test.BAND] = passed[Test.AT_LEAST] & passed[Test.AT_MOST]
             held.append(Array(passed[test] for test in TESTS)[term.test] ^ term.negated)
         return Cat(
-            program.products[j] & Cat(~term.products[j] | holds for term, holds in zip(terms, held)).all()
+            program.products[j] & Cat(~term.within[j] | holds for term, holds in zip(terms, held)).all()
             for j in range(PRODUCTS)
         ).any()

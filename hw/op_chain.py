@@ -37,7 +37,7 @@ class OpChain(wiring.Component):
       at once puts them out one per cycle, and while it does, tuples wait;
     - `latency(parameters, block)` cycles pass from a tuple's transfer on `tuples` to a pair on `results`, if
       the two meet in the first row of that block;
-    - a flush takes no longer than a tuple, an instruction at most 2 cycles more;
+    - a flush or an instruction takes one cycle, and at most 2 more if tuples are right ahead of it;
     - a mark comes out `mark_latency(parameters)` cycles after its transfer when the chain is idle.
 
     `steps` counts the rows that tuples met, divided by `cores`: a block that selects, projects or lets pass
@@ -53,6 +53,11 @@ class OpChain(wiring.Component):
         """Cycles from a tuple's transfer to its pair with one in the first row of `block`, where all join."""
         depth = parameters.segment // parameters.lanes
         return 4 + (2 + depth) * block + Gather.levels(parameters.cores)
+
+    @staticmethod
+    def flush_cycles(parameters: Parameters) -> int:
+        """Cycles from a flush's transfer until the next word is taken."""
+        return 1
 
     @staticmethod
     def mark_latency(parameters: Parameters) -> int:

@@ -9,7 +9,7 @@ from .instruction import BLOCK_WIDTH, CHANNEL_WIDTH, INSTRUCTION_LAYOUT, PRODUCT
 from .parameters import Parameters
 from .socket import QUERY_WIDTH
 
-TERM_LAYOUT = data.StructLayout({"test": range(len(TESTS)), "negated": 1, "products": PRODUCTS})
+TERM_LAYOUT = data.StructLayout({"test": range(len(TESTS)), "negated": 1, "within": PRODUCTS})
 #: The first instruction of each role, what it makes of the block, and the operands it sets.
 ROLES = {
     Opcode.PASS: (Role.PASS, ()),
@@ -70,7 +70,7 @@ class OpDecoder(wiring.Component):
         m = Module()
         count = len(self._p.dims)
         given = Signal()  # a role was given; until then the block's position is its address
-        at_first = {"test": TESTS.index(self._p.dims[0].test), "negated": 0, "products": 1}
+        at_first = {"test": TESTS.index(self._p.dims[0].test), "negated": 0, "within": 1}
         program = Signal(
             self.program.shape(),
             init={

@@ -52,7 +52,7 @@ class _Window:
 class _Term:
     test: int = 0
     negated: int = 0
-    products: int = 0
+    within: int = 0
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Block:
         self._begin(Role.JOIN, {"r_channel": 0, "s_channel": 0, "query": 0, "products": 1})
         self._program.position, self._program.last = address, parameters.cores - 1
         for term, dim in zip(self._program.terms, parameters.dims):
-            term.test, term.products = TESTS.index(dim.test), 1
+            term.test, term.within = TESTS.index(dim.test), 1
 
     def _begin(self, role: Role, operands: dict[str, int]) -> None:
         dims = range(len(self._p.dims))
@@ -164,7 +164,7 @@ class Block:
             dim = Dimension(TESTS[term.test], self._p.dims[k].width)
             held.append(bool(dim.contains(r.lo[k], {"lo": s.lo[k], "hi": s.hi[k]})) != bool(term.negated))
         return any(
-            all(holds or not term.products >> j & 1 for holds, term in zip(held, self._program.terms))
+            all(holds or not term.within >> j & 1 for holds, term in zip(held, self._program.terms))
             for j in range(PRODUCTS)
             if self._program.operands["products"] >> j & 1
         )
@@ -201,9 +201,7 @@ class Block:
             case Opcode.COMPOSE:
                 program.target = operands["target"]
             case Opcode.TERM:
-                program.terms[operands["dim"]] = _Term(
-                    *(operands[k] for k in ("test", "negated", "products"))
-                )
+                program.terms[operands["dim"]] = _Term(*(operands[k] for k in ("test", "negated", "within")))
             case Opcode.ROUTE:
                 program.routes[operands["dim"]] = None if operands["drop"] else operands["source"]
             case Opcode.TAKE:

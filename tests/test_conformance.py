@@ -150,7 +150,7 @@ def _ids(arrivals, result) -> Counter:
 @pytest.mark.parametrize("device", ["parallel", "serial", "paper", "opblock", "opblock_serial"])
 def test_device(device, condition, window, size, seed, rng, monkeypatch):
     p = parameters(device)
-    monkeypatch.setattr("host.session.CHUNK", int(rng.choice([7, 1 << 16])))
+    monkeypatch.setattr("host.runner.CHUNK", int(rng.choice([7, 1 << 16])))
     given = problem(rng, SIZES[size](p), condition, window, p)
     stalls = STALLS[rng.choice(list(STALLS))]
     with open_device(f"{DEVICES[device]}&stalls={seed},{stalls[0]},{stalls[1]}") as opened:

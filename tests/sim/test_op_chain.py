@@ -60,7 +60,7 @@ class Chain:
             self.tell(Opcode.JOIN, block, products=products, **operands)
             self.tell(Opcode.SHARE, block, position=position, last=len(blocks) - 1)
             for dim in range(len(self.dims)):
-                self.tell(Opcode.TERM, block, dim=dim, test=1, products=products)
+                self.tell(Opcode.TERM, block, dim=dim, test=1, within=products)
 
     def check(self, stalls=None) -> list:
         """Runs what was collected on both; returns the records, which agree."""
@@ -118,7 +118,7 @@ def test_select(chain, side, test, negated):
     chain.clear()
     # Without a COMPOSE nothing tells what passes, so the last block joins with all there is.
     chain.tell(Opcode.SELECT, 0, lo=[2] * len(chain.dims), hi=[4] * len(chain.dims), side=side, products=1)
-    chain.tell(Opcode.TERM, 0, dim=1, test=TESTS.index(test), negated=negated, products=1)
+    chain.tell(Opcode.TERM, 0, dim=1, test=TESTS.index(test), negated=negated, within=1)
     chain.tell(Opcode.JOIN, chain.p.cores - 1, products=1)
     chain.tuples(60)
     assert count(chain.check(), Tag.PAIR) > 0
@@ -131,7 +131,7 @@ def test_select_keeps_or_moves(chain):
         chain.token(Kind.FLUSH)
         constants = [2] * len(chain.dims), [9] * len(chain.dims)
         chain.tell(Opcode.SELECT, 0, *constants, target=5, keep=keep, products=1)
-        chain.tell(Opcode.TERM, 0, dim=0, test=1, products=1)
+        chain.tell(Opcode.TERM, 0, dim=0, test=1, within=1)
         chain.join([1], r_channel=5, query=1)
         chain.join([2], r_channel=0, query=2)
         chain.tuples(200, span=4)
@@ -149,7 +149,7 @@ def test_project_reorders_and_drops(chain):
             chain.tell(Opcode.ROUTE, block, dim=dim, source=source, drop=dim == 1)
     chain.tell(Opcode.JOIN, 2, products=1, query=9)
     for dim in (0, 1):
-        chain.tell(Opcode.TERM, 2, dim=dim, test=1, products=1)
+        chain.tell(Opcode.TERM, 2, dim=dim, test=1, within=1)
     chain.tuples(100)
     assert count(chain.check(), Tag.PAIR, 9) > 0
 
@@ -157,9 +157,9 @@ def test_project_reorders_and_drops(chain):
 def test_or_of_ands(chain):
     chain.clear()
     chain.tell(Opcode.JOIN, 0, products=0b1011)
-    chain.tell(Opcode.TERM, 0, dim=0, test=0, products=0b0001)
-    chain.tell(Opcode.TERM, 0, dim=1, test=1, negated=1, products=0b0011)
-    chain.tell(Opcode.TERM, 0, dim=2, test=3, products=0b1110)
+    chain.tell(Opcode.TERM, 0, dim=0, test=0, within=0b0001)
+    chain.tell(Opcode.TERM, 0, dim=1, test=1, negated=1, within=0b0011)
+    chain.tell(Opcode.TERM, 0, dim=2, test=3, within=0b1110)
     chain.tuples(100)
     assert count(chain.check(), Tag.PAIR) > 0
 
@@ -261,7 +261,7 @@ def test_random_programs(chain, number):
                 chain.tell(Opcode.PROJECT, block, side=some(2), channel=some(3), target=some(3), keep=some(2))
             case 8:
                 for _ in range(3):
-                    terms = {"test": some(4), "negated": some(2), "products": some(16)}
+                    terms = {"test": some(4), "negated": some(2), "within": some(16)}
                     chain.tell(Opcode.TERM, block, dim=some(dims + 1), **terms)
             case 9:
                 chain.tell(Opcode.ROUTE, block, dim=some(dims), source=some(dims), drop=some(2))
