@@ -50,6 +50,7 @@ bench: $(STAMP) ## cycles per tuple of the larger configurations
 docs: $(STAMP) ## write the pages that are made from definitions
 	$(PYTHON) -m hw.link_page
 	$(PYTHON) -m hw.boards
+	$(PYTHON) -m hw.instruction_page
 
 lint: $(STAMP) ## check style and format
 	$(PYTHON) -m ruff check .

@@ -12,6 +12,10 @@ import numpy as np
 
 from hw.dimension import Dimension, Test
 
+from .expression import Node
+from .program import Query
+from .pushdown import Pushed
+
 #: Which device tests can stand for a test of the join, cheapest first. A tuple takes one dimension each.
 _STANDS_FOR = {
     Test.EQUAL: ((Test.EQUAL,), (Test.BAND,), (Test.AT_LEAST, Test.AT_MOST)),
@@ -34,17 +38,24 @@ class Codes:
     hi: list[np.ndarray]
     sent: np.ndarray  #: bool per box; a box that no point can lie in is not sent
     unchecked: frozenset[int]
+    unfiltered: tuple[Node, ...] = ()  #: filters that a programmed device does not decide alone
+    query: Query | None = None  #: what a programmed device must be told
 
 
 class Fit:
     """Which dimension of the join each device dimension takes.
 
-    `sources[d]` is the number of the join's dimension that device dimension `d` takes, or None.
+    `sources[d]` is the number of the join's dimension that device dimension `d` takes, or None. `capacity` is
+    how many tuples of each stream the device's windows hold.
     """
 
-    def __init__(self, wanted: Sequence, device: Sequence[Dimension]):
+    #: Filters that the device does; see `ChainFit`.
+    pushed: Sequence[Pushed] = ()
+
+    def __init__(self, wanted: Sequence, device: Sequence[Dimension], capacity: int = 0):
         self._wanted = wanted
-        self._device = device
+        self.device = device
+        self.capacity = capacity
         self.sources: list[int | None] = [None] * len(device)
         for number, dimension in enumerate(wanted):
             table = _NEGATED_STANDS_FOR if dimension.negated else _STANDS_FOR
@@ -61,12 +72,12 @@ class Fit:
         for test in tests:
             free = [
                 place
-                for place, dim in enumerate(self._device)
+                for place, dim in enumerate(self.device)
                 if dim.test is test and dim.negated == negated and self.sources[place] is None
             ]
             if not free:
                 return None
-            places.append(max(free, key=lambda place: self._device[place].width))
+            places.append(max(free, key=lambda place: self.device[place].width))
         return places
 
     @property
@@ -79,25 +90,34 @@ class Fit:
         lines = []
         for number, dimension in enumerate(self._wanted):
             places = [
-                f"d{place} ({dim})" for place, dim in enumerate(self._device) if self.sources[place] == number
+                f"d{place} ({dim})" for place, dim in enumerate(self.device) if self.sources[place] == number
             ]
             where = "device " + " and ".join(places) if places else "host, no device dimension is free for it"
             lines.append(f"{dimension.text}: {where}")
         return "\n".join(lines)
 
+    def instructions(self, codes: Codes) -> list[np.ndarray]:
+        """Words that must go ahead of tuples with these codes."""
+        return []
+
     def narrow(
-        self, points: Sequence[np.ndarray], lo: Sequence[np.ndarray], hi: Sequence[np.ndarray]
+        self,
+        points: Sequence[np.ndarray],
+        lo: Sequence[np.ndarray],
+        hi: Sequence[np.ndarray],
+        filtered: Sequence[np.ndarray] = (),
     ) -> Codes:
         """The codes of some points and boxes (one array per dimension of the join) on this device.
 
         Codes are taken from the smallest point on, and lose low bits where the device's width does
-        not hold the rest: a coarser code never loses a pair, and the host rechecks it.
+        not hold the rest: a coarser code never loses a pair, and the host rechecks it. `filtered` are the
+        codes that the filters in `pushed` test.
         """
         point_count, box_count = len(points[0]), len(lo[0])
         sent = np.ones(box_count, bool)
         unchecked = set(self.missing)
         codes = Codes([], [], [], sent, frozenset())
-        for dim, number in zip(self._device, self.sources):
+        for dim, number in zip(self.device, self.sources):
             if number is None or not point_count:
                 _append_open(codes, dim, point_count, box_count)
                 continue

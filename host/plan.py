@@ -1,5 +1,6 @@
 """Plans: which terms of a condition share which dimension, and the codes of points and boxes in it."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -126,11 +127,12 @@ class Plan:
         parts += [f"{dim.point.text} IS NOT NULL" for dim in self.dimensions if disjunct in dim.uses]
         return " AND ".join(parts)
 
-    def points(self, rows: Rows) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The R rows that can take part, and their codes in each dimension."""
+    def points(self, rows: Rows, pushed: Collection[Node] = ()) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The R rows that can take part, and their codes; filters in `pushed` are left out."""
         if not self.disjuncts:
             return np.empty(0, np.int64), []
-        shared = _passing(self.common, rows, np.arange(rows.length))
+        common = [term for term in self.common if term not in pushed]
+        shared = _passing(common, rows, np.arange(rows.length))
         live = np.zeros((self.disjuncts, rows.length), bool)
         for k, filters in enumerate(self.filters):
             live[k, _passing([term for term in filters["r"] if term not in self.common], rows, shared)] = True
@@ -147,9 +149,12 @@ class Plan:
         taken = np.flatnonzero(live.any(axis=0))
         return taken, [code[taken] for code in codes]
 
-    def boxes(self, rows: Rows, disjunct: int) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
-        """The S rows that have a box for `disjunct`, and its bounds in each dimension."""
-        taken = _passing(self.filters[disjunct]["s"], rows, np.arange(rows.length))
+    def boxes(
+        self, rows: Rows, disjunct: int, pushed: Collection[Node] = ()
+    ) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
+        """The S rows that have a box for `disjunct`, and its bounds; filters in `pushed` are left out."""
+        filters = [term for term in self.filters[disjunct]["s"] if term not in pushed]
+        taken = _passing(filters, rows, np.arange(rows.length))
         keep = np.ones(len(taken), bool)
         los, his = [], []
         for dim in self.dimensions:

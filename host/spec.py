@@ -1,6 +1,6 @@
 """Join specs: what the user asks, validated, and compiled to points and boxes."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,10 @@ from hw.errors import DataError, SpecError
 from . import arrival, encoding, sqltypes
 from .arrival import Arrivals
 from .condition import parse_condition
-from .evaluate import Rows, holds
-from .expression import SIDES, Scope
+from .evaluate import Rows, evaluate, holds
+from .expression import SIDES, Node, Scope
 from .plan import SpecDimension, make_plan
+from .pushdown import Pushed, pushable
 from .term import Filter, Residual
 from .window import LONGEST, Window, parse_window
 
@@ -42,10 +43,14 @@ class Boxes:
 
 @dataclass(frozen=True)
 class Encoded:
-    """What a device joins: points and boxes, both in arrival order."""
+    """What a device joins: points and boxes, both in arrival order.
+
+    `filtered` holds, for each filter that was pushed down, the codes that it tests, in points or boxes.
+    """
 
     points: Points
     boxes: Boxes
+    filtered: tuple[np.ndarray, ...] = ()
 
 
 class JoinSpec:
@@ -201,18 +206,52 @@ class JoinSpec:
 
     # Points and boxes
 
-    def encode(self, arrivals: Arrivals) -> Encoded:
-        """Points and boxes for all rows that can be part of a result."""
+    def points(self) -> list[Node]:
+        """The expressions over R that value dimensions are made of; flags have none and come after them."""
+        return [dim.point for dim in self._plan.dimensions]
+
+    def pushable(self) -> tuple[list[list[Pushed]], dict[Node, str]]:
+        """Filters that a device can do instead of the host, and why not the others."""
+        return pushable(self._plan)
+
+    def encode(self, arrivals: Arrivals, pushed: Sequence[Pushed] = ()) -> Encoded:
+        """Points and boxes of all rows that can be part of a result; the device does the filters `pushed`."""
+        encoded = self._encode(arrivals, {each.term for each in pushed})
+        codes = []
+        tables = {"r": arrivals.r.rows, "s": arrivals.s.rows}
+        keep = {"r": np.ones(len(encoded.points.row), bool), "s": np.ones(len(encoded.boxes.row), bool)}
+        for each in pushed:
+            taken = encoded.points.row if each.side == "r" else encoded.boxes.row
+            value = evaluate(each.value, Rows.of(each.side, tables[each.side]).take(taken))
+            code, valid = encoding.encode(value)
+            keep[each.side] &= valid  # NULL passes no test
+            codes.append(code)
+        if not pushed:
+            return encoded
+        points, boxes = encoded.points, encoded.boxes
+        return Encoded(
+            Points(points.row[keep["r"]], tuple(code[keep["r"]] for code in points.codes)),
+            Boxes(
+                boxes.row[keep["s"]],
+                boxes.disjunct[keep["s"]],
+                *(tuple(code[keep["s"]] for code in side) for side in (boxes.lo, boxes.hi)),
+            ),
+            tuple(code[keep[each.side]] for each, code in zip(pushed, codes)),
+        )
+
+    def _encode(self, arrivals: Arrivals, pushed: Collection[Node]) -> Encoded:
         self._check(arrivals.r.rows, "r")
         self._check(arrivals.s.rows, "s")
         window_points, window_boxes = self._window_codes(arrivals)
-        rows, codes = self._plan.points(Rows.of("r", arrivals.r.rows))
+        rows, codes = self._plan.points(Rows.of("r", arrivals.r.rows), pushed)
         points = Points(rows, (*codes, *(code[rows] for code in window_points)))
         if not self._plan.disjuncts:
             return Encoded(
                 points, Boxes(rows, rows, *(tuple(code[:0] for code in side) for side in window_boxes))
             )
-        parts = [self._plan.boxes(Rows.of("s", arrivals.s.rows), k) for k in range(self._plan.disjuncts)]
+        parts = [
+            self._plan.boxes(Rows.of("s", arrivals.s.rows), k, pushed) for k in range(self._plan.disjuncts)
+        ]
         row = np.concatenate([part[0] for part in parts])
         disjunct = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
         order = np.lexsort([disjunct, row])
@@ -243,17 +282,24 @@ class JoinSpec:
         point: np.ndarray,
         box: np.ndarray,
         unchecked: Collection[int] = (),
+        unfiltered: Collection[Node] = (),
     ) -> np.ndarray:
         """Which candidate pairs (positions in the encoded points and boxes) are results.
 
-        Checks the dimensions in `unchecked`, which the device left out or made coarser; the terms that
-        codes do not decide; that no earlier disjunct gives the same pair; and who owns it.
+        Checks the dimensions in `unchecked` and the filters in `unfiltered`, which the device left out or
+        made coarser; the terms that codes do not decide; that no earlier disjunct gives the same pair; and
+        who owns it.
         """
         points, boxes = encoded.points, encoded.boxes
         r_rows, s_rows, disjunct = points.row[point], boxes.row[box], boxes.disjunct[box]
         keep = arrival.owned(arrivals, r_rows, s_rows)
         for k in unchecked:
             keep &= self.dimensions[k].contains(points.codes[k][point], boxes.lo[k][box], boxes.hi[k][box])
+
+        for term in unfiltered:
+            places = np.flatnonzero(keep)
+            rows = Rows.pairs(arrivals.r.rows, arrivals.s.rows, r_rows[places], s_rows[places])
+            keep[places] = holds(term, rows)
 
         def meets(k: int, places: np.ndarray) -> np.ndarray:
             """Where disjunct k's terms hold, among those of `places` whose codes already agree."""
@@ -288,6 +334,17 @@ class JoinSpec:
             found[hit] = near[hit]
         there = found >= 0
         return there, found[there]
+
+    def columns(self, side: str) -> set[str]:
+        """The columns of one side that decide about pairs: those of the condition and the window."""
+        used = {
+            name
+            for terms in self._terms
+            for term in terms
+            for where, name in term.term.columns
+            if where == side
+        }
+        return used | ({self.time[SIDES.index(side)]} if self.window.kind == "time" else set())
 
     def explain(self) -> str:
         """What became of each term: its dimension, filter or refinement, and why."""

@@ -92,7 +92,7 @@ def keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
 def compared(point: Node, op: str, bound: Node, term: Node, reason: str = "") -> Term:
     """The term for `point op bound`, both in the type that Spark compares them in."""
     point = strip(point)
-    reason = reason or _inexact(point.type)
+    reason = reason or inexact(point.type)
     if op == "ne" and reason:
         return Residual(term, reason)
     return Bound(point, op, bound, term, reason)
@@ -103,12 +103,13 @@ def outside(point: tuple[Node, Node], low: Node, high: Node, term: Node) -> Term
     point = tuple(strip(each) for each in point)
     if point[0] != point[1]:
         return None
-    if reason := _inexact(point[0].type):
+    if reason := inexact(point[0].type):
         return Residual(term, reason)
     return Outside(point[0], low, high, term)
 
 
-def _inexact(type: pa.DataType) -> str:
+def inexact(type: pa.DataType) -> str:
+    """Why codes of `type` do not decide alone; empty if they do."""
     if encoding.is_exact(type):
         return ""
     if type == sqltypes.STRING:

@@ -3,9 +3,10 @@
 from amaranth.lib import wiring
 
 from .handshake import Handshake
+from .op_chain import OpChain
 from .parameters import Parameters
 
-JOINERS = {"handshake": Handshake}
+JOINERS = {"handshake": Handshake, "opblock": OpChain}
 
 
 def joiner(parameters: Parameters) -> wiring.Component:

@@ -5,10 +5,13 @@ from dataclasses import dataclass, fields
 
 from .dimension import Dimension, Test
 from .errors import ParameterError
+from .instruction import BLOCK_WIDTH
 
 #: Two value bands, and a pair of one-sided dimensions that holds a count window or one more band.
 DEFAULT_DIMS = (Dimension(Test.BAND), Dimension(Test.BAND), Dimension(Test.AT_LEAST), Dimension(Test.AT_MOST))
-ARCHITECTURES = ("handshake",)
+#: An OP-Block's tests are programmed, so that its dimensions are as general as can be, and all alike.
+OPBLOCK_DIMS = (Dimension(Test.BAND),) * 4
+ARCHITECTURES = ("handshake", "opblock")
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,15 @@ class Parameters:
         for dim in self.dims:
             if not isinstance(dim, Dimension):
                 raise ParameterError(f"dims must hold Dimension objects, not {dim!r}")
+        if self.architecture == "opblock":
+            if set(self.dims) != {Dimension(Test.BAND, self.dims[0].width)}:
+                given = ",".join(map(str, self.dims))
+                raise ParameterError(
+                    f"dims of opblock must all be bands of one width, such as band32,band32, not {given}"
+                )
+            if self.cores > 1 << BLOCK_WIDTH:
+                most = 1 << BLOCK_WIDTH
+                raise ParameterError(f"cores of opblock must be at most {most}, not {self.cores}")
 
     @classmethod
     def from_options(cls, architecture: str, options: dict[str, str]) -> "Parameters":
@@ -64,6 +76,8 @@ class Parameters:
             except ValueError:
                 raise ParameterError(f"{name} must be an integer, not {text!r}") from None
         values.setdefault("lanes", values.get("segment", cls.segment))
+        if architecture == "opblock":
+            values.setdefault("dims", OPBLOCK_DIMS)
         return cls(architecture=architecture, **values)
 
     def options(self) -> str:

@@ -29,21 +29,25 @@ class Kind(enum.Enum, shape=3):
     MARK = 3  #: comes out after every result of the tuples before it, and stands for all marks before it
     HORIZON_R = 4  #: R ids before `id` (modulo 2**32) are dead: evicting them loses nothing
     HORIZON_S = 5  #: the same for S ids
+    INSTRUCTION = 6  #: programs a chain of OP-Blocks, see `hw/instruction.py`; no other joiner knows it
 
 
-class Tag(enum.Enum, shape=2):
+class Tag(enum.Enum, shape=3):
     """What a word on `results` is."""
 
     PAIR = 0
     RANGE = 1
     MARK = 2
     ERROR = 3
+    COMPOSITE = 4  #: a pair that has become a tuple of another join, with the id it has there
 
 
 class Fault(enum.Enum, shape=8):
     """What an error record complains about; its `value` holds the offending value."""
 
     UNKNOWN_KIND = 1
+    ILLEGAL_INSTRUCTION = 2  #: the block that it names cannot do that, and went on as it was
+    NO_SUCH_BLOCK = 3  #: an instruction for a block that the chain does not have
 
 
 def point_layout(dims: tuple[Dimension, ...]) -> data.StructLayout:
@@ -71,16 +75,23 @@ def tuple_layout(dims: tuple[Dimension, ...]) -> data.StructLayout:
 
 PAIR_LAYOUT = data.StructLayout({"r_id": ID_WIDTH, "s_id": ID_WIDTH})
 RANGE_LAYOUT = data.StructLayout({"id": ID_WIDTH, "start": ID_WIDTH, "end": ID_WIDTH, "not": 1})
+COMPOSITE_LAYOUT = data.StructLayout({"id": ID_WIDTH, "r_id": ID_WIDTH, "s_id": ID_WIDTH})
 MARK_LAYOUT = data.StructLayout({"id": ID_WIDTH})
 ERROR_LAYOUT = data.StructLayout({"fault": Fault, "value": ID_WIDTH})
 
-#: A word on `results`. `query` numbers the query a pair or range answers.
+#: A word on `results`. `query` numbers the query that a pair, range or composite answers.
 RESULT_LAYOUT = data.StructLayout(
     {
         "tag": Tag,
         "query": QUERY_WIDTH,
         "body": data.UnionLayout(
-            {"pair": PAIR_LAYOUT, "range": RANGE_LAYOUT, "mark": MARK_LAYOUT, "error": ERROR_LAYOUT}
+            {
+                "pair": PAIR_LAYOUT,
+                "range": RANGE_LAYOUT,
+                "mark": MARK_LAYOUT,
+                "error": ERROR_LAYOUT,
+                "composite": COMPOSITE_LAYOUT,
+            }
         ),
     }
 )

@@ -29,6 +29,9 @@ class Results(NamedTuple):
     mark_id: np.ndarray
     fault: np.ndarray
     value: np.ndarray
+    composite: np.ndarray
+    composite_r: np.ndarray
+    composite_s: np.ndarray
 
 
 def word_count(layout: data.Layout) -> int:
@@ -84,6 +87,15 @@ def pack_boxes(
     return pack(_tuple_layout(dims), {"kind": Kind.S.value, "id": ids} | fields, len(ids))
 
 
+def pack_instruction(
+    dims: tuple[Dimension, ...], instruction: int, lo: Sequence[int] = (), hi: Sequence[int] = ()
+) -> np.ndarray:
+    """One instruction for a chain of OP-Blocks, as one row; `lo` and `hi` are the constants of a SELECT."""
+    given = {"lo": lo, "hi": hi}
+    constants = {f"dims.box.d{k}.{bound}": value for bound in given for k, value in enumerate(given[bound])}
+    return pack(_tuple_layout(dims), {"kind": Kind.INSTRUCTION.value, "id": instruction} | constants, 1)
+
+
 def pack_control(dims: tuple[Dimension, ...], kind: Kind, id: int = 0) -> np.ndarray:
     """One control token, as one row."""
     return pack(_tuple_layout(dims), {"kind": kind.value, "id": id}, 1)
@@ -99,6 +111,9 @@ def unpack_results(words: np.ndarray) -> Results:
         "body.mark.id",
         "body.error.fault",
         "body.error.value",
+        "body.composite.id",
+        "body.composite.r_id",
+        "body.composite.s_id",
     )
     return Results(*(unpack(RESULT_LAYOUT, words, path) for path in paths))
 

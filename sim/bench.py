@@ -11,19 +11,23 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from hw.dimension import Dimension
-from hw.handshake import Handshake
-from hw.parameters import Parameters
+from hw.joiner import JOINERS
+from hw.parameters import OPBLOCK_DIMS, Parameters
 from hw.words import pack_boxes, pack_points
 
 from .library import load
 
 KEY = (Dimension.parse("equal32"),)
+BAND = (Dimension.parse("band32"),)
 CHAINS = (
     Parameters(),
     Parameters(cores=16, segment=8, lanes=8, dims=KEY),
     Parameters(cores=64, segment=8, lanes=8, dims=KEY),
     Parameters(cores=64, segment=8, lanes=2, dims=KEY),
     Parameters(cores=64, segment=8, lanes=1, dims=KEY),
+    Parameters("opblock", dims=OPBLOCK_DIMS),
+    Parameters("opblock", cores=64, segment=8, lanes=8, dims=BAND),
+    Parameters("opblock", cores=64, segment=8, lanes=1, dims=BAND),
 )
 #: One pair in so many matches; 0 means none does.
 SELECTIVITIES = (0, 250_000, 10_000, 1_000)
@@ -65,8 +69,8 @@ def main() -> None:
                 parameters.segment,
                 parameters.lanes,
                 ",".join(map(str, parameters.dims)),
-                Handshake.latency(parameters),
-                Handshake.flush_cycles(parameters),
+                JOINERS[parameters.architecture].latency(parameters),
+                JOINERS[parameters.architecture].flush_cycles(parameters),
                 *(cycles_per_tuple(parameters, selectivity) for selectivity in SELECTIVITIES),
             )
         )

@@ -23,7 +23,7 @@ from hw.cache import cache_directory, locked
 from hw.dimension import Dimension
 from hw.errors import ToolError, TouchlineError
 from hw.frame import Link
-from hw.parameters import Parameters
+from hw.parameters import OPBLOCK_DIMS, Parameters
 from hw.verilog import emit
 
 from .benches.testbench import CLOCK_NANOSECONDS
@@ -42,8 +42,15 @@ CONFIGURATIONS = (
     Parameters(
         cores=2, segment=4, lanes=2, dims=tuple(map(Dimension.parse, ("not_at_least9", "not_at_most64")))
     ),
+    Parameters("opblock", cores=4, segment=4, lanes=4, dims=OPBLOCK_DIMS),
+    Parameters("opblock", cores=1, segment=1, lanes=1, dims=OPBLOCK_DIMS[:1]),
+    Parameters("opblock", cores=5, segment=6, lanes=2, dims=(Dimension.parse("band8"),) * 2),
+    Parameters("opblock", cores=17, segment=2, lanes=1, buffer=2, dims=(Dimension.parse("band64"),)),
 )
-BENCHES = {"handshake": ("sim.benches.socket", "sim.benches.handshake")}
+BENCHES = {
+    "handshake": ("sim.benches.socket", "sim.benches.handshake"),
+    "opblock": ("sim.benches.socket", "sim.benches.opblock"),
+}
 #: The boards of `make sim`: words narrower and wider than tuples, results, header and CRC.
 BOARD = Parameters(cores=2, segment=2, lanes=2, dims=(Dimension.parse("equal8"),))
 LINKS = (Link(8, 78), Link(64, 40), Link(512, 40))

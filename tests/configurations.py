@@ -7,12 +7,16 @@ DEVICES = {
     "parallel": "sim:handshake?cores=3&segment=4",
     "serial": "sim:handshake?cores=2&segment=8&lanes=2&dims=equal32,band64,not_equal16,at_least16",
     "paper": "sim:handshake?cores=4&segment=8&lanes=1&dims=equal32",
+    "opblock": "sim:opblock?cores=6&segment=4",
+    "opblock_serial": "sim:opblock?cores=3&segment=4&lanes=2&dims=band16,band16,band16",
     "default": "sim:handshake?cores=8&segment=16",
     # What synthesis makes of the gateware, with as many cells as are compiled in a moment.
     "parallel_ecp5": "sim:handshake?cores=2&segment=4&dims=band16,at_least8&netlist=ecp5",
     "parallel_xc6v": "sim:handshake?cores=2&segment=4&dims=band16,at_least8&netlist=xc6v",
     "serial_ecp5": "sim:handshake?cores=2&segment=4&lanes=1&dims=equal16,at_most8&netlist=ecp5",
     "serial_xc6v": "sim:handshake?cores=2&segment=4&lanes=1&dims=equal16,at_most8&netlist=xc6v",
+    "opblock_ecp5": "sim:opblock?cores=3&segment=2&lanes=1&dims=band8,band8&netlist=ecp5",
+    "opblock_xc6v": "sim:opblock?cores=3&segment=2&lanes=1&dims=band8,band8&netlist=xc6v",
 }
 NETLISTS = tuple(name for name, url in DEVICES.items() if "netlist=" in url)
 

@@ -147,10 +147,10 @@ def _ids(arrivals, result) -> Counter:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("condition", CONDITIONS)
-@pytest.mark.parametrize("device", ["parallel", "serial", "paper", *NETLISTS])
+@pytest.mark.parametrize("device", ["parallel", "serial", "paper", "opblock", "opblock_serial", *NETLISTS])
 def test_device(device, condition, window, size, seed, rng, monkeypatch):
     p = parameters(device)
-    monkeypatch.setattr("host.session.CHUNK", int(rng.choice([7, 1 << 16])))
+    monkeypatch.setattr("host.runner.CHUNK", int(rng.choice([7, 1 << 16])))
     given = problem(rng, SIZES[size](p), condition, window, p)
     stalls = STALLS[rng.choice(list(STALLS))]
     with open_device(f"{DEVICES[device]}&stalls={seed},{stalls[0]},{stalls[1]}") as opened:
@@ -174,7 +174,7 @@ def test_stalls(device, window, stalls, seed, rng):
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("condition", ["two_bands", "either", "everything"])
-@pytest.mark.parametrize("device", ["parallel", "paper"])
+@pytest.mark.parametrize("device", ["parallel", "paper", "opblock"])
 def test_continuous(device, condition, window, seed, rng):
     """Rows pushed in parts of random size, and polled now and then, give what one batch gives."""
     p = parameters(device)

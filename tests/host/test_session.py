@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from host.device import SimulatedDevice, open_device
+from host.runner import Runner
 from host.session import Session, Stats
 from host.spec import JoinSpec
 from hw.errors import DataError, DeviceError
@@ -121,9 +122,8 @@ def test_a_result_that_is_an_error_is_reported():
         strange[0, 0] |= 7
         words = np.concatenate([strange, pack_control(device.parameters.dims, Kind.MARK)])
         exchange = device.exchange(words, marks=1)
-        spec = JoinSpec("true", 1, "ts", rows([]).schema, rows([]).schema)
         with pytest.raises(DeviceError) as error:
-            Session(device, spec)._pairs_of(exchange)
+            Runner(device).results(exchange)
         assert str(error.value) == f"{device.url}: the device reports UNKNOWN_KIND, value 7"
 
 

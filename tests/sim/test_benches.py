@@ -1,4 +1,4 @@
-"""The cocotb benches on two configurations; `make sim` runs them on many more."""
+"""The cocotb benches on three configurations; `make sim` runs them on many more."""
 
 import pytest
 
@@ -7,11 +7,11 @@ from sim import regression
 from ..configurations import parameters
 
 
-@pytest.mark.parametrize("device", ["parallel", "serial"])
-def test_benches_pass(device, request):
+@pytest.mark.parametrize("device, count", [("parallel", 48), ("serial", 48), ("opblock_serial", 52)])
+def test_benches_pass(device, count, request):
     outcome = regression.run(parameters(device), seed=request.config.option.seed)
     assert outcome.failed == ()
-    assert outcome.passed == 48
+    assert outcome.passed == count
     assert outcome.cycles > 1000
 
 
@@ -19,4 +19,4 @@ def test_bad_parameters_are_one_line(capsys):
     assert regression.main(["--cores", "none"]) == 2
     assert capsys.readouterr().err == "sim: cores must be an integer, not 'none'\n"
     assert regression.main(["--architecture", "soccer"]) == 2
-    assert capsys.readouterr().err == "sim: architecture must be one of handshake, not 'soccer'\n"
+    assert capsys.readouterr().err == "sim: architecture must be one of handshake, opblock, not 'soccer'\n"

@@ -279,7 +279,7 @@ def test_explain(streams):
         (
             {"architecture": "footshake"},
             ParameterError,
-            "device URL 'sim:footshake': architecture must be one of handshake, not 'footshake'",
+            "device URL 'sim:footshake': architecture must be one of handshake, opblock, not 'footshake'",
         ),
         (
             {"device": "tty0"},

@@ -1,0 +1,111 @@
+"""Runs of a device: words in, results out, once more if it is lost, and what that took."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from hw.errors import DeviceError, ParameterError
+from hw.instruction import spelled
+from hw.socket import Fault, Tag
+from hw.words import Results, unpack_results
+
+from .device import Device, Exchange, LinkLost
+
+#: Words per exchange while a stream slides through the device.
+CHUNK = 1 << 16
+#: How many stretches of time a watched run is cut into.
+BUCKETS = 240
+#: How often a run is run again when its device was lost.
+RETRIES = 3
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a join took. Sums of the parts are the stats of the whole."""
+
+    tuples: int = 0  #: rows that were joined, each counted where it is owned
+    pairs: int = 0  #: rows of the result
+    cycles: int = 0  #: clock cycles of the device; 0 behind a wire, where its clock is not seen
+    comparisons: int = 0  #: by the device's comparators, those with empty places included
+    stalls: int = 0  #: cycles in which results held the device up
+    tiles: int = 0  #: runs of the device, each ended by a flush
+
+    def __add__(self, other: "Stats") -> "Stats":
+        return Stats(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Stats)))
+
+
+class Runner:
+    """An open device; `spares` are devices like it that take over when it is lost."""
+
+    def __init__(self, device: Device, spares: Sequence[Device] = ()):
+        for spare in spares:
+            if spare.parameters != device.parameters:
+                raise ParameterError(
+                    f"spare device {spare.url}: parameters must be {device.parameters.options()}, "
+                    f"not {spare.parameters.options()}"
+                )
+        self.device = device
+        self._spares = list(spares)
+
+    def run(self, words: np.ndarray, *, watch: bool = False, count: int = 0) -> list[Exchange]:
+        """Sends words that end with a mark, once more if the device is lost; returns what came back.
+
+        With `watch`, activity is cut into stretches for a run of about `count` tuples.
+        """
+        parameters = self.device.parameters
+        expected = (count + parameters.capacity) * (parameters.segment // parameters.lanes)
+        bucket = -(-expected // BUCKETS) if watch else None
+        left = RETRIES
+        while True:
+            try:
+                return [
+                    self.device.exchange(
+                        words[start : start + CHUNK], marks=int(start + CHUNK >= len(words)), bucket=bucket
+                    )
+                    for start in range(0, len(words), CHUNK)
+                ]
+            except LinkLost as lost:
+                if not left:
+                    raise
+                left -= 1
+                self._replace(lost)
+
+    def _replace(self, lost: LinkLost) -> None:
+        """Makes the device ready for another try, or takes the next spare that can be."""
+        for device in (self.device, *self._spares):
+            try:
+                device.restart()
+            except DeviceError:
+                continue
+            if device is not self.device:
+                self._spares.remove(device)
+                self.device = device
+            return
+        raise lost
+
+    def account(self, exchange: Exchange) -> Stats:
+        """What an exchange took; a device that lost a live tuple is not to be trusted."""
+        took = exchange.counters
+        if took["live_evictions"]:
+            raise DeviceError(
+                f"{self.device.url}: {took['live_evictions']} tuples left their window while others could "
+                "still meet them; accepted: 0"
+            )
+        parameters = self.device.parameters
+        return Stats(
+            cycles=exchange.cycles,
+            comparisons=took["steps"] * parameters.cores * parameters.lanes,
+            stalls=took["stalls"],
+            tiles=exchange.marks,
+        )
+
+    def results(self, exchange: Exchange) -> Results:
+        """The results of an exchange; one that the device complains in is an error."""
+        results = unpack_results(exchange.results)
+        wrong = np.flatnonzero(results.tag == Tag.ERROR.value)
+        if len(wrong):
+            fault, value = int(results.fault[wrong[0]]), int(results.value[wrong[0]])
+            what = f"value {value}" if Fault(fault) is Fault.UNKNOWN_KIND else spelled(value)
+            raise DeviceError(f"{self.device.url}: the device reports {Fault(fault).name}, {what}")
+        return results

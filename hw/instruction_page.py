@@ -1,0 +1,85 @@
+"""Writes docs/instructions.md, the instruction set of OP-Blocks, from `hw/instruction.py`."""
+
+import inspect
+import re
+import sys
+from pathlib import Path
+
+from amaranth.hdl import Shape
+from tabulate import tabulate
+
+from . import instruction
+from .instruction import INSTRUCTION_LAYOUT, OPERANDS, PRODUCTS, TESTS, Opcode, Part
+
+PAGE = Path(__file__).parent.parent / "docs" / "instructions.md"
+
+
+def page() -> str:
+    """The page's text."""
+    source = inspect.getsource(instruction)
+    notes = dict(re.findall(r'^\s+"?(\w+)"?\s*[:=].*?#:? (.+)$', source, re.MULTILINE))
+
+    def table(rows, *headers):
+        return tabulate(rows, headers, tablefmt="github")
+
+    def bits(first: int, width: int) -> str:
+        return f"{first}" if width == 1 else f"{first} to {first + width - 1}"
+
+    fields = [
+        (name, bits(field.offset, Shape.cast(field.shape).width))
+        for name, field in INSTRUCTION_LAYOUT
+        if name != "operands"
+    ]
+    begin = INSTRUCTION_LAYOUT["operands"].offset
+    operands = []
+    for opcode in Opcode:
+        at = begin
+        for name, shape in OPERANDS[opcode].items():
+            width = Shape.cast(shape).width
+            operands.append((opcode.name, name, bits(at, width), notes.get(name, "")))
+            at += width
+    return "\n".join(
+        [
+            "# The instructions of OP-Blocks",
+            "",
+            "<!-- Written by `make docs` from hw/instruction.py; edit that. -->",
+            "",
+            *inspect.getdoc(instruction).partition("\n\n")[2].splitlines(),
+            "",
+            "## Opcodes",
+            "",
+            table(
+                [(opcode.value, opcode.name, notes[opcode.name]) for opcode in Opcode],
+                "opcode",
+                "name",
+                "meaning",
+            ),
+            "",
+            f"A predicate is an OR of {PRODUCTS} products, each an AND of terms.",
+            "",
+            "## Fields",
+            "",
+            table(fields, "field", "bits"),
+            "",
+            table(operands, "instruction", "operand", "bits", "meaning"),
+            "",
+            "## Tests of a TERM",
+            "",
+            table([(number, test.value) for number, test in enumerate(TESTS)], "test", "name"),
+            "",
+            "## Parts of a TAKE",
+            "",
+            table([(part.value, part.name, notes[part.name]) for part in Part], "part", "name", "meaning"),
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    """Writes the page."""
+    PAGE.write_text(page())
+    print(f"wrote {PAGE}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""The decoder of an OP-Block: instructions in, the program that the block runs out."""
+
+from amaranth import Cat, Module, Signal
+from amaranth.hdl import Shape
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from .instruction import BLOCK_WIDTH, CHANNEL_WIDTH, INSTRUCTION_LAYOUT, PRODUCTS, TESTS, Opcode, Part, Role
+from .parameters import Parameters
+from .socket import QUERY_WIDTH
+
+TERM_LAYOUT = data.StructLayout({"test": range(len(TESTS)), "negated": 1, "within": PRODUCTS})
+#: The first instruction of each role, what it makes of the block, and the operands it sets.
+ROLES = {
+    Opcode.PASS: (Role.PASS, ()),
+    Opcode.SELECT: (Role.SELECT, ("side", "target", "keep", "products")),
+    Opcode.PROJECT: (Role.PROJECT, ("side", "target", "keep")),
+    Opcode.JOIN: (Role.JOIN, ("r_channel", "s_channel", "query", "products", "strict_r", "strict_s")),
+}
+
+
+def program_layout(count: int) -> data.StructLayout:
+    """All that instructions set in a block with `count` dimensions."""
+    return data.StructLayout(
+        {
+            "role": Role,
+            "side": 1,
+            "r_channel": CHANNEL_WIDTH,  # of a SELECT or PROJECT: its channel
+            "s_channel": CHANNEL_WIDTH,
+            "target": CHANNEL_WIDTH,
+            "query": QUERY_WIDTH,
+            "keep": 1,
+            "composing": 1,
+            "strict_r": 1,
+            "strict_s": 1,
+            "products": PRODUCTS,
+            "position": BLOCK_WIDTH,
+            "last": BLOCK_WIDTH,
+            "terms": data.ArrayLayout(TERM_LAYOUT, count),
+            "routes": data.ArrayLayout(Shape.cast(range(count)), count),
+            "dropped": count,
+            "parts": data.ArrayLayout(Part, count),
+        }
+    )
+
+
+class OpDecoder(wiring.Component):
+    """Holds a block's program; at first what `hw/instruction.py` says about reset.
+
+    `run` does what `instruction` says if it is `legal` here; `clears` says that this empties the windows.
+
+    Latency: `legal` and `clears` follow in the same cycle, the program one cycle later.
+    Throughput: one instruction per cycle.
+    """
+
+    def __init__(self, parameters: Parameters):
+        self._p = parameters
+        super().__init__(
+            {
+                "address": In(BLOCK_WIDTH),
+                "instruction": In(INSTRUCTION_LAYOUT),
+                "run": In(1),
+                "legal": Out(1),
+                "clears": Out(1),
+                "program": Out(program_layout(len(parameters.dims))),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        count = len(self._p.dims)
+        given = Signal()  # a role was given; until then the block's position is its address
+        at_first = {"test": TESTS.index(self._p.dims[0].test), "negated": 0, "within": 1}
+        program = Signal(
+            self.program.shape(),
+            init={
+                "role": Role.JOIN,
+                "products": 1,
+                "last": self._p.cores - 1,
+                "terms": [at_first] * count,
+                "routes": list(range(count)),
+            },
+        )
+        m.d.comb += self.program.eq(program)
+        with m.If(~given):
+            m.d.comb += self.program.position.eq(self.address)
+
+        role, operands = program.role, self.instruction.operands
+        with m.Switch(self.instruction.opcode):
+            for opcode, (new, names) in ROLES.items():
+                with m.Case(opcode):
+                    m.d.comb += [self.legal.eq(1), self.clears.eq(1)]
+                    with m.If(self.run):
+                        mine = operands[opcode.name.lower()]
+                        # Nothing of the old program stays.
+                        m.d.sync += [given.eq(1), program.eq(0), program.role.eq(new)]
+                        m.d.sync += [program.routes[k].eq(k) for k in range(count)]
+                        m.d.sync += [program[name].eq(mine[name]) for name in names]
+                        if new in (Role.SELECT, Role.PROJECT):
+                            m.d.sync += program.r_channel.eq(mine.channel)
+            with m.Case(Opcode.SHARE):
+                share = operands.share
+                m.d.comb += [
+                    self.legal.eq((role == Role.JOIN) & (share.position <= share.last)),
+                    self.clears.eq(1),
+                ]
+                with m.If(self.run):
+                    m.d.sync += [program.position.eq(share.position), program.last.eq(share.last)]
+                    m.d.sync += given.eq(1)
+            with m.Case(Opcode.COMPOSE):
+                m.d.comb += self.legal.eq(role == Role.JOIN)
+                with m.If(self.run):
+                    m.d.sync += [program.composing.eq(1), program.target.eq(operands.compose.target)]
+            with m.Case(Opcode.TERM):
+                tests = (role == Role.JOIN) | (role == Role.SELECT)
+                m.d.comb += self.legal.eq(tests & (operands.term.dim < count))
+                for k in self._dimension(m, operands.term.dim):
+                    m.d.sync += [
+                        program.terms[k][name].eq(operands.term[name]) for name in TERM_LAYOUT.members
+                    ]
+            with m.Case(Opcode.ROUTE):
+                route = operands.route
+                m.d.comb += self.legal.eq(
+                    (role != Role.PASS) & Cat(route.dim < count, route.source < count).all()
+                )
+                for k in self._dimension(m, route.dim):
+                    m.d.sync += [program.routes[k].eq(route.source), program.dropped[k].eq(route.drop)]
+            with m.Case(Opcode.TAKE):
+                m.d.comb += self.legal.eq((role == Role.JOIN) & (operands.take.dim < count))
+                for k in self._dimension(m, operands.take.dim):
+                    m.d.sync += program.parts[k].eq(operands.take.part)
+        return m
+
+    def _dimension(self, m: Module, dim):
+        """For the dimension that an instruction is about, when it is run."""
+        for k in range(len(self._p.dims)):
+            with m.If(self.run & (dim == k)):
+                yield k

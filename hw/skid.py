@@ -1,0 +1,31 @@
+"""A buffer that cuts the way of `ready`: nothing passes through it within a cycle."""
+
+from amaranth import Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+
+class Skid(wiring.Component):
+    """Two places, so that a stream flows on while `ready` takes a cycle to travel back.
+
+    Latency: 1 cycle. Throughput: one transfer per cycle.
+    """
+
+    def __init__(self, shape):
+        super().__init__({"input": In(stream.Signature(shape)), "output": Out(stream.Signature(shape))})
+
+    def elaborate(self, platform):
+        m = Module()
+        front = Signal(self.input.payload.shape(), reset_less=True)
+        back = Signal(self.input.payload.shape(), reset_less=True)
+        waiting = Signal()  # `back` holds the one after `front`
+        m.d.comb += [self.output.payload.eq(front), self.input.ready.eq(~waiting)]
+        with m.If(self.output.ready | ~self.output.valid):
+            m.d.sync += [self.output.valid.eq(waiting | self.input.valid), waiting.eq(0)]
+            with m.If(waiting):
+                m.d.sync += front.eq(back)
+            with m.Else():
+                m.d.sync += front.eq(self.input.payload)
+        with m.Elif(self.input.valid & ~waiting):
+            m.d.sync += [back.eq(self.input.payload), waiting.eq(1)]
+        return m

@@ -1,0 +1,203 @@
+"""Several joins at once on a chain of OP-Blocks, and joins of three streams, against the oracle."""
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from host.chain import COMPOSITE_TIME, ChainSession, composite_schema
+from host.device import open_device
+from host.session import Session
+from host.spec import JoinSpec
+from hw.errors import DataError, ParameterError, SpecError
+from sim.oracle import Windows, three_steps
+
+from ..configurations import DEVICES
+
+
+def table(rng, count: int, *names: str, span: int = 8) -> pa.Table:
+    """Rows in order of time, with NULLs."""
+    columns = {"ts": pa.array(np.sort(rng.integers(0, 3 * count // 4 + 1, count)))}
+    for name in names:
+        values = rng.integers(0, span, count)
+        columns[name] = pa.array(values, pa.int32(), mask=rng.random(count) < 0.05)
+    return pa.table(columns | {"id": pa.array(np.arange(count))})
+
+
+def ids(arrivals, result) -> Counter:
+    r, s = (
+        side.rows["id"].to_numpy()[rows] for side, rows in ((arrivals.r, result.r), (arrivals.s, result.s))
+    )
+    return Counter(zip(r.tolist(), s.tolist()))
+
+
+def steps(r: list[dict], s: list[dict], r_window: int, s_window: int, matches) -> list[tuple[dict, dict]]:
+    """The oracle's pairs of rows, whose times are in `ts`; R comes before S at equal times."""
+    merged = sorted(
+        [(row["ts"], 0, k) for k, row in enumerate(r)] + [(row["ts"], 1, k) for k, row in enumerate(s)]
+    )
+    sides = [[rows[k] for _, side, k in merged if side == wanted] for wanted, rows in enumerate((r, s))]
+    pairs = three_steps(
+        np.array([side for _, side, _ in merged], bool),
+        np.array([time for time, _, _ in merged], np.int64),
+        Windows("time", r_window, s_window),
+        lambda i, j: matches(sides[0][i], sides[1][j]),
+    )
+    return [(sides[0][i], sides[1][j]) for i, j in pairs]
+
+
+def known(*values) -> bool:
+    return all(value is not None for value in values)
+
+
+@pytest.mark.parametrize("count", [0, 1, 20, 150])
+@pytest.mark.parametrize("device", ["opblock", "opblock_serial"])
+def test_two_queries_at_once_give_what_each_gives_alone(device, count, rng, seed):
+    r, s = table(rng, count, "x", "y"), table(rng, count, "x", "y")
+    conditions = ("r.x = s.x AND r.y > 3", "r.y BETWEEN s.y - 1 AND s.y + 1 AND s.x <> 2")
+    specs = [JoinSpec(on, window, "ts", r.schema, s.schema) for on, window in zip(conditions, (6, "9 rows"))]
+    with open_device(f"{DEVICES[device]}&stalls={seed},60,90") as opened:
+        arrivals = [spec.arrange(r, s) for spec in specs]
+        together = ChainSession(opened).join_all(specs, arrivals)
+        alone = [Session(opened, spec).join(each) for spec, each in zip(specs, arrivals)]
+    for each, one, other in zip(arrivals, together, alone):
+        assert ids(each, one) == ids(each, other)
+    want = Counter(
+        (a["id"], b["id"])
+        for a, b in steps(
+            r.to_pylist(),
+            s.to_pylist(),
+            6,
+            6,
+            lambda a, b: known(a["x"], a["y"], b["x"]) and a["x"] == b["x"] and a["y"] > 3,
+        )
+    )
+    assert ids(arrivals[0], together[0]) == want
+
+
+@pytest.mark.parametrize(
+    "time, first, unit",
+    [
+        (pa.int64(), pa.int64(), None),
+        (pa.timestamp("us", "UTC"), pa.int64(), "microseconds"),
+        (pa.date32(), pa.int32(), "days"),
+    ],
+    ids=["integer", "timestamp", "date"],
+)
+@pytest.mark.parametrize("count", [0, 3, 16, 70])
+@pytest.mark.parametrize("device", ["opblock", "opblock_serial"])
+def test_three_streams(device, count, time, first, unit, rng, seed):
+    """(R join S) join T, with more rows than the device holds, NULLs and ties in time."""
+
+    def lengths(*numbers):
+        return numbers if unit is None else tuple(f"{number} {unit}" for number in numbers)
+
+    r, s, t = (
+        table(rng, count, "x", span=5),
+        table(rng, count, "a", "c", span=5),
+        table(rng, count, "d", span=5),
+    )
+    given = [each.set_column(0, "ts", each["ts"].cast(first).cast(time)) for each in (r, s, t)]
+    schemas = [each.schema for each in given]
+    inner = JoinSpec("r.x BETWEEN s.a - 1 AND s.a", lengths(5, 3), "ts", *schemas[:2])
+    outer = JoinSpec("r.c >= s.d", lengths(4, 7), (COMPOSITE_TIME, "ts"), composite_schema(inner), schemas[2])
+    with open_device(f"{DEVICES[device]}&stalls={seed},50,80") as opened:
+        joined, stats = ChainSession(opened).join_three(inner, outer, *given)
+    pairs = steps(
+        r.to_pylist(),
+        s.to_pylist(),
+        5,
+        3,
+        lambda a, b: known(a["x"], b["a"]) and b["a"] - 1 <= a["x"] <= b["a"],
+    )
+    composites = [{"ts": max(a["ts"], b["ts"]), "r": a, "s": b} for a, b in pairs]
+    triples = steps(
+        composites, t.to_pylist(), 4, 7, lambda c, b: known(c["s"]["c"], b["d"]) and c["s"]["c"] >= b["d"]
+    )
+    want = Counter((c["r"]["id"], c["s"]["id"], b["id"]) for c, b in triples)
+    names = [name for name in joined.column_names if name.endswith("id")]
+    assert Counter(zip(*(joined[name].to_pylist() for name in names))) == want
+    assert stats.pairs == len(triples)
+    assert count < 16 or want
+
+
+def test_wrong_specs_of_three_streams_are_refused(rng):
+    r, s, t = (table(rng, 3, "x") for _ in range(3))
+    inner = JoinSpec("r.x = s.x", 5, "ts", r.schema, s.schema)
+    by_rows = JoinSpec("r.x = s.x", "5 rows", "ts", r.schema, s.schema)
+    composites = composite_schema(inner)
+    outer = JoinSpec("r.r_x = s.x", 5, (COMPOSITE_TIME, "ts"), composites, t.schema)
+    other_time = JoinSpec("r.r_x = s.x", 5, ("r_ts", "ts"), composites, t.schema)
+    with open_device(DEVICES["opblock"]) as device:
+        session = ChainSession(device)
+        with pytest.raises(SpecError, match="windows of time, not of rows in inner"):
+            session.join_three(by_rows, outer, r, s, t)
+        with pytest.raises(SpecError, match="outer must be a spec over composite_schema"):
+            session.join_three(inner, other_time, r, s, t)
+    with open_device(DEVICES["parallel"]) as device:
+        with pytest.raises(ParameterError, match="need the architecture opblock, not handshake"):
+            ChainSession(device)
+
+
+def test_more_queries_than_blocks_are_refused(rng):
+    r, s = table(rng, 3, "x"), table(rng, 3, "x")
+    specs = [JoinSpec("r.x = s.x", 5, "ts", r.schema, s.schema)] * 4
+    with open_device(DEVICES["opblock_serial"]) as device:
+        with pytest.raises(
+            SpecError, match=r"^needs 4 blocks, the device has 3: query 0 a join core; query 1"
+        ):
+            ChainSession(device).join_all(specs, [spec.arrange(r, s) for spec in specs])
+
+
+def test_explain_lists_all_queries(rng):
+    r, s = table(rng, 3, "x", "y"), table(rng, 3, "x", "y")
+    specs = [JoinSpec(on, 5, "ts", r.schema, s.schema) for on in ("r.x = s.x AND r.y > 3", "r.y < s.y")]
+    with open_device(DEVICES["opblock"]) as device:
+        text = ChainSession(device).explain(specs)
+    assert text.endswith(
+        "block 0: select R where r.y > 3\n"
+        "blocks 1 to 3: join cores of query 0, windows of 12 tuples\n"
+        "blocks 4 to 5: join cores of query 1, windows of 8 tuples"
+    )
+
+
+def test_filters_that_guard_an_expression_are_left_to_the_host(rng):
+    """Where `on` would fail on a row that a filter keeps out, the host filters first; else it does fail."""
+    r = pa.table({"ts": [1, 2], "x": pa.array([2**31 - 1, 5], pa.int32()), "id": [0, 1]})
+    s = pa.table({"ts": [1, 2], "a": pa.array([1, 6], pa.int32()), "id": [0, 1]})
+    for on, fine in (("r.x + 1 = s.a AND r.x < 100", True), ("r.x + 1 = s.a AND r.x > 0", False)):
+        spec = JoinSpec(on, 5, "ts", r.schema, s.schema)
+        with open_device(DEVICES["opblock"]) as device:
+            arrivals = spec.arrange(r, s)
+            session = Session(device, spec)
+            assert "selected" in session.explain()
+            if fine:
+                assert ids(arrivals, session.join(arrivals)) == Counter([(1, 1)])
+            else:
+                with pytest.raises(DataError, match="overflows"):
+                    session.join(arrivals)
+
+
+@pytest.mark.parametrize("span", [20, 2**31 - 1])
+def test_coarse_filters_are_rechecked(rng, span):
+    """Codes that do not fit 16 bits are made coarser: whatever the device then lets pass is checked again."""
+    count = 120
+    r, s = table(rng, count, "x", "y", span=span), table(rng, count, "x", "y", span=span)
+    middle = span // 2
+    on = f"r.x < s.x AND r.y >= {middle} AND s.y <> {s['y'].drop_null()[3].as_py()}"
+    spec = JoinSpec(on, 8, "ts", r.schema, s.schema)
+    with open_device(DEVICES["opblock_serial"]) as device:
+        arrivals = spec.arrange(r, s)
+        session = Session(device, spec)
+        found = ids(arrivals, session.join(arrivals))
+        assert session._fit.pushed
+    other = s["y"].drop_null()[3].as_py()
+
+    def matches(a, b):
+        return (
+            known(a["x"], a["y"], b["x"], b["y"]) and a["x"] < b["x"] and a["y"] >= middle and b["y"] != other
+        )
+
+    want = steps(r.to_pylist(), s.to_pylist(), 8, 8, matches)
+    assert found == Counter((a["id"], b["id"]) for a, b in want)
