@@ -13,7 +13,8 @@ from pathlib import Path
 import matplotlib
 
 from . import timing
-from .area import PAPER
+from .area import KEY, PAPER
+from .dimension import Dimension
 from .errors import ToolError, TouchlineError
 from .parameters import ARCHITECTURES, Parameters
 from .timing import Timed, taken
@@ -39,8 +40,10 @@ _CORRECTIONS = 5
 
 def variants() -> list[Parameters]:
     """The chains of the figure, in any number of cores."""
+    # The blocks of `opblock` have no other dimensions than bands.
+    band = (Dimension.parse("band32"),)
     return [
-        replace(PAPER, architecture=architecture, lanes=lanes)
+        replace(PAPER, architecture=architecture, lanes=lanes, dims=band if architecture == "opblock" else KEY)
         for architecture in ARCHITECTURES
         for lanes in (PAPER.segment, 1)
     ]
