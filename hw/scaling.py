@@ -41,9 +41,9 @@ _CORRECTIONS = 5
 def variants() -> list[Parameters]:
     """The chains of the figure, in any number of cores."""
     # The blocks of `opblock` have no other dimensions than bands.
-    band = (Dimension.parse("band32"),)
+    dims = {"opblock": (Dimension.parse("band32"),)}
     return [
-        replace(PAPER, architecture=architecture, lanes=lanes, dims=band if architecture == "opblock" else KEY)
+        replace(PAPER, architecture=architecture, lanes=lanes, dims=dims.get(architecture, KEY))
         for architecture in ARCHITECTURES
         for lanes in (PAPER.segment, 1)
     ]

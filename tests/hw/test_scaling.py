@@ -28,7 +28,7 @@ class Router:
         self.placed: list[tuple[int, int]] = []
 
     def emit(self, parameters: Parameters) -> str:
-        return f"{parameters.lanes} {parameters.cores}"
+        return f"{parameters.architecture}-{parameters.lanes} {parameters.cores}"
 
     def synthesise(self, text: str, top: str, *, chip, folder: Path) -> Path:
         self.synthesised.append(int(text.split()[1]))
@@ -72,7 +72,8 @@ def test_a_stopped_run_goes_on(router, capsys):
     assert scaling.main(["--cores", "4,8", "--seeds", "3"]) == 0
     per_chain = [(cores, seed) for cores in (4, 8) for seed in (1, 2, 3)]
     assert router.placed == per_chain * len(scaling.variants())
-    assert router.synthesised == [4, 8, 8, 4, 8]  # the chain that was stopped at is synthesised again
+    # The chain that was stopped at is synthesised again.
+    assert router.synthesised == [4, 8, 8, *(4, 8) * (len(scaling.variants()) - 1)]
     assert scaling.PICTURE.read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
 
