@@ -82,10 +82,9 @@ class FrameRing(wiring.Component):
             note.addr.eq(head[:slot_bits]),
             note.data.eq(self.filled),
             note.en.eq(self.commit),
-            look.addr.eq(shown[:slot_bits]),
-            self.length.eq(look.data),
             self.last.eq(index == self.length - 1),
-            # The address is one cycle ahead, so that the word is there when `shown` and `index` are.
+            # Addresses are one cycle ahead, so that word and length are there when `shown` and `index` are.
+            look.addr.eq(next_shown[:slot_bits]),
             read.addr.eq(row(next_shown, next_index)),
             read.en.eq(1),
             self.word_shown.eq(read.data),
@@ -101,6 +100,8 @@ class FrameRing(wiring.Component):
             tail.eq(tail + self.release),
             shown.eq(next_shown),
             index.eq(next_index),
+            # In a register of its own, since all that goes on with a slot waits for its last word.
+            self.length.eq(Mux(self.commit & (look.addr == note.addr), note.data, look.data)),
         ]
         with m.If(self.clear):
             m.d.sync += [head.eq(0), tail.eq(0), self.filled.eq(0)]

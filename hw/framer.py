@@ -15,10 +15,19 @@ class _State(enum.Enum):
 
 
 class Framer(wiring.Component):
-    """`start` takes a `header`; while `sending`, `payload` must show its words, and `step` asks for the next.
+    """`start` takes a `header`; `payload` must show the frame's words, and `step` asks for the next.
 
-    Latency: the header's first word is out one cycle after `start`. Throughput: one word per cycle; a
-    frame can be started in the cycle in which the last word of the one before goes out (`idle`).
+    ::
+
+        header, payload --> [ word ] --> words
+                               |  ^
+                               v  | then the CRC
+                             [ CRC ]
+
+    A word lies in a register before it goes into the CRC: a payload comes late in its cycle, from a RAM.
+
+    Latency: the header's first word is out two cycles after `start`. Throughput: one word per cycle; a
+    frame can be started in the cycle in which the last word of the one before enters the register (`idle`).
     """
 
     def __init__(self, link: Link):
@@ -30,7 +39,6 @@ class Framer(wiring.Component):
                 "idle": Out(1),
                 "payload": In(link.width),
                 "step": Out(1),
-                "done": Out(1),  # the last word goes out in this cycle
                 "words": Out(stream.Signature(link.width)),
                 "last": Out(1),  # the word on offer is its frame's last
             }
@@ -44,44 +52,58 @@ class Framer(wiring.Component):
         state = Signal(_State)
         header = Signal(HEADER_LAYOUT)
         rest = Signal(link.header_words * width)  # of the header
-        check = Signal(32)
         count = Signal(range(max(link.payload, link.header_words) + 1))
+        first = Signal()  # of the header or of the CRC
         moves = Signal()
-        first = Signal()
+        enters = Signal()  # the next word, if there is one, enters the register
+
+        # The register: a word, or a place for one of the CRC.
+        word = Signal(width)
+        opens = Signal()  # it is a frame's first word
+        checks = Signal()  # it is a place for the CRC, ...
+        checks_first = Signal()  # ... the first
+        check = Signal(32)  # of the CRC, what is not sent yet
+        sent = Mux(checks_first, crc.crc, check) if width < 32 else crc.crc
         m.d.comb += [
-            self.words.valid.eq(state != _State.IDLE),
             moves.eq(self.words.valid & self.words.ready),
-            crc.data.eq(self.words.payload),
-            self.last.eq((state == _State.CRC) & (count == 1)),
-            self.done.eq(self.last & moves),
-            self.idle.eq((state == _State.IDLE) | self.done),
+            enters.eq(moves | ~self.words.valid),
+            self.words.payload.eq(Mux(checks, sent, word)),
+            crc.data.eq(word),
+            crc.start.eq(opens),
+            crc.valid.eq(moves & ~checks),
         ]
-        with m.Switch(state):
-            with m.Case(_State.HEADER):
-                m.d.comb += [self.words.payload.eq(rest), crc.start.eq(first), crc.valid.eq(moves)]
-                with m.If(moves):
-                    m.d.sync += [rest.eq(rest >> width), count.eq(count - 1), first.eq(0)]
-                    with m.If(count == 1):
+        with m.If(moves):
+            m.d.sync += check.eq(sent >> width)
+
+        # What enters it.
+        ends = (state == _State.CRC) & (count == 1)
+        m.d.comb += [
+            self.step.eq((state == _State.PAYLOAD) & enters),
+            self.idle.eq((state == _State.IDLE) | (ends & enters)),
+        ]
+        with m.If(enters):
+            m.d.sync += [
+                self.words.valid.eq(state != _State.IDLE),
+                word.eq(Mux(state == _State.HEADER, rest, self.payload)),
+                opens.eq((state == _State.HEADER) & first),
+                checks.eq(state == _State.CRC),
+                checks_first.eq(first),
+                self.last.eq(ends),
+                rest.eq(rest >> width),
+                count.eq(count - 1),
+                first.eq(count == 1),
+            ]
+            with m.If(count == 1):
+                with m.Switch(state):
+                    with m.Case(_State.HEADER):
                         m.d.sync += [
                             state.eq(Mux(header.length == 0, _State.CRC, _State.PAYLOAD)),
                             count.eq(Mux(header.length == 0, link.crc_words, header.length)),
                         ]
-            with m.Case(_State.PAYLOAD):
-                m.d.comb += [self.words.payload.eq(self.payload), crc.valid.eq(moves), self.step.eq(moves)]
-                with m.If(moves):
-                    m.d.sync += count.eq(count - 1)
-                    with m.If(count == 1):
+                    with m.Case(_State.PAYLOAD):
                         m.d.sync += [state.eq(_State.CRC), count.eq(link.crc_words)]
-            with m.Case(_State.CRC):
-                sent = Mux(first, crc.crc, check) if width < 32 else crc.crc
-                m.d.comb += self.words.payload.eq(sent)
-                with m.If(moves):
-                    m.d.sync += [check.eq(sent >> width), first.eq(0), count.eq(count - 1)]
-                    with m.If(self.last):
+                    with m.Case(_State.CRC):
                         m.d.sync += state.eq(_State.IDLE)
-        # `first` also marks the first word of the CRC, which is not in `check` yet.
-        with m.If(moves & (state != _State.CRC) & (count == 1)):
-            m.d.sync += first.eq(1)
         with m.If(self.start & self.idle):
             m.d.sync += [
                 header.eq(self.header),

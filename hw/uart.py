@@ -40,12 +40,20 @@ class Uart(wiring.Component):
         one = 1 << FRACTION
         wide = range(2 * self._divisor + one)
 
-        # Sending: a shift register of stop bit, byte, start bit; the line rests high.
+        # Sending: a shift register of stop bit, byte, start bit; the line rests high. The next byte waits
+        # in a register, so that whether there is room is known early in a cycle.
+        waits = Signal()
+        byte = Signal(8)
+        takes = Signal()
         bits = Signal(10, init=0x3FF)
         left = Signal(range(11))
         tx_phase = Signal(wide)
         tx_tick = tx_phase < one
-        m.d.comb += [self.tx.eq(bits[0]), self.sent.ready.eq((left == 0) | ((left == 1) & tx_tick))]
+        m.d.comb += [
+            self.tx.eq(bits[0]),
+            self.sent.ready.eq(~waits),
+            takes.eq(waits & ((left == 0) | ((left == 1) & tx_tick))),
+        ]
         m.d.sync += tx_phase.eq(tx_phase - one)
         with m.If(tx_tick):
             m.d.sync += tx_phase.eq(tx_phase - one + self._divisor)
@@ -53,8 +61,10 @@ class Uart(wiring.Component):
                 m.d.sync += [bits.eq(Cat(bits[1:], 1)), left.eq(left - 1)]
         with m.If(left == 0):
             m.d.sync += tx_phase.eq(self._divisor - one)
+        with m.If(takes):
+            m.d.sync += [bits.eq(Cat(0, byte, 1)), left.eq(10), waits.eq(0)]
         with m.If(self.sent.valid & self.sent.ready):
-            m.d.sync += [bits.eq(Cat(0, self.sent.payload, 1)), left.eq(10)]
+            m.d.sync += [byte.eq(self.sent.payload), waits.eq(1)]
 
         # Receiving: half a bit after the line falls, then every bit.
         line = Signal(init=1)

@@ -97,47 +97,45 @@ def test_good_frames_are_found_between_garbage_and_damage(width, seed):
     assert broken == damaged
 
 
+@pytest.mark.parametrize("stalled", [False, True])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_framed_words_are_the_definition_and_flow_without_a_gap(width, seed):
+def test_framed_words_are_the_definition_and_flow_without_a_gap(width, stalled, seed):
     link = Link(width, 20, 4)
     dut = Framer(link)
     chance = random.Random(seed)
     frames = [[chance.getrandbits(width) for _ in range(length)] for length in (0, 1, 20, 3, 0, 7)]
-    sent = []
+    want = [frame(link, FrameKind.DATA, payload, sequence=number) for number, payload in enumerate(frames)]
+    sent = [[]]
 
     async def testbench(ctx):
-        ctx.set(dut.words.ready, 1)
-        for number, payload in enumerate(frames):
-            ctx.set(
-                dut.header,
-                {"magic": MAGIC, "kind": FrameKind.DATA, "sequence": number, "length": len(payload)},
-            )
-            ctx.set(dut.start, 1)
-            assert ctx.get(dut.idle)
-            if number:
-                sent.append(ctx.get(dut.words.payload))  # the last word of the frame before
+        waiting, left = list(enumerate(frames)), []
+        started = 0  # cycles since the first start
+        while sum(map(len, sent)) < sum(map(len, want)):
+            ready = not (stalled and chance.random() < 0.4)
+            ctx.set(dut.words.ready, ready)
+            ctx.set(dut.payload, left[0] if left else 0)
+            start = bool(waiting) and ctx.get(dut.idle)
+            ctx.set(dut.start, start)
+            if start:
+                number, payload = waiting[0]
+                fields = {"magic": MAGIC, "kind": FrameKind.DATA, "sequence": number, "length": len(payload)}
+                ctx.set(dut.header, fields)
+            assert ctx.get(dut.words.valid) == (started >= 2)
+            if ready and ctx.get(dut.words.valid):
+                sent[-1].append(ctx.get(dut.words.payload))
+                if ctx.get(dut.last):
+                    sent.append([])
+            if ctx.get(dut.step):
+                left.pop(0)
+            if start:
+                left = waiting.pop(0)[1].copy()
+            started += bool(started or start)
+            assert started < 2000
             await ctx.tick()
-            ctx.set(dut.start, 0)
-            left = list(payload)
-            while True:
-                ctx.set(dut.payload, left[0] if left else 0)
-                assert ctx.get(dut.words.valid)
-                assert ctx.get(dut.last) == ctx.get(dut.done)
-                if ctx.get(dut.done):
-                    break
-                sent.append(ctx.get(dut.words.payload))
-                if ctx.get(dut.step):
-                    left.pop(0)
-                await ctx.tick()
-        sent.append(ctx.get(dut.words.payload))
+        assert not ctx.get(dut.words.valid) and not waiting and not left
 
     simulate(dut, [testbench])
-    want = [
-        word
-        for number, payload in enumerate(frames)
-        for word in frame(link, FrameKind.DATA, payload, sequence=number)
-    ]
-    assert sent == want
+    assert sent == [*want, []]
 
 
 @pytest.mark.filterwarnings("ignore::amaranth.hdl.UnusedElaboratable")  # what is refused is not used
