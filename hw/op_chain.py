@@ -62,7 +62,7 @@ class OpChain(wiring.Component):
     @staticmethod
     def mark_latency(parameters: Parameters) -> int:
         """Cycles from the transfer of a mark until it is on `results`, through a chain with nothing in it."""
-        return 3 * parameters.cores + 3 + OpChain._quiet(parameters)
+        return 3 * parameters.cores + 2 + OpChain._quiet(parameters)
 
     @staticmethod
     def _quiet(parameters: Parameters) -> int:
