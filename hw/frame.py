@@ -72,7 +72,7 @@ class Register(enum.Enum, shape=8):
 
 
 IDENTITY_WORD = int.from_bytes(b"TCHL", "little")
-VERSION = 1
+VERSION = 2
 TEXT_LIMIT = 4 * (NUMBERS - Register.TEXT.value)
 
 

@@ -163,7 +163,7 @@ class OpChain(wiring.Component):
         counters, tally = self.counters, blocks[-1].tally_out
         with m.If(take & ((word.kind == Kind.R) | (word.kind == Kind.S))):
             m.d.sync += counters.tuples.eq(counters.tuples + 1)
-        with m.If(gather.output.valid & gather.output.ready):
+        with m.If(gather.output.valid & gather.output.ready & ~found.is_composite):
             m.d.sync += counters.pairs.eq(counters.pairs + 1)
         scans = Signal(range(2 * p.cores))  # rows met that are not steps yet
         whole = scans >= p.cores
