@@ -135,14 +135,15 @@ class ChainFit(Fit):
             f"{text}: device {' and '.join(dict.fromkeys(dims))}, selected" for text, dims in done.items()
         ]
         lines += [f"{term.text}: host, {reason}" for term, reason in self._refused.items()]
+        placed = {source for source in self.sources if source is not None}
         for side, schema in self._spec.schemas.items():
-            used = self._spec.columns(side)
-            kept = [name for name in schema.names if name not in used]
-            sent = [name for name in schema.names if name in used]
-            lines.append(
-                f"columns of {side.upper()}: {', '.join(sent) or 'none'} to the device"
-                + (f"; {', '.join(kept)} stay on the host" if kept else "")
+            used = self._spec.columns(side, placed)
+            used |= {name for test in self.pushed if test.side == side for _, name in test.value.columns}
+            sent, kept = (
+                ", ".join(name for name in schema.names if (name in used) == wanted) or "none"
+                for wanted in (True, False)
             )
+            lines.append(f"columns of {side.upper()} that go to the device: {sent}; that do not: {kept}")
         return "\n".join(lines)
 
 

@@ -335,16 +335,13 @@ class JoinSpec:
         there = found >= 0
         return there, found[there]
 
-    def columns(self, side: str) -> set[str]:
-        """The columns of one side that decide about pairs: those of the condition and the window."""
-        used = {
-            name
-            for terms in self._terms
-            for term in terms
-            for where, name in term.term.columns
-            if where == side
-        }
-        return used | ({self.time[SIDES.index(side)]} if self.window.kind == "time" else set())
+    def columns(self, side: str, dimensions: Collection[int]) -> set[str]:
+        """The columns of one side that the codes in some of the dimensions are made of."""
+        uses = [self._plan.dimensions[k].uses for k in dimensions if k < len(self._plan.dimensions)]
+        terms = [term for use in uses for terms in use.values() for term in terms]
+        used = {name for term in terms for where, name in term.term.columns if where == side}
+        timed = any(self.dimensions[k].role == "time" for k in dimensions)
+        return used | ({self.time[SIDES.index(side)]} if timed else set())
 
     def explain(self) -> str:
         """What became of each term: its dimension, filter or refinement, and why."""

@@ -74,7 +74,7 @@ OPERANDS = {
         "s_channel": CHANNEL_WIDTH,  # where the S tuples are
         "query": QUERY_WIDTH,  # the number that the results carry
         "products": PRODUCTS,
-        "strict_r": 1,  # whatever leaves R's window counts as a live eviction, with or without a horizon
+        "strict_r": 1,  # whatever leaves R's window counts as a live eviction: composites have no horizon
         "strict_s": 1,  # the same of S
     },
     Opcode.SHARE: {

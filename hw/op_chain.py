@@ -62,7 +62,7 @@ class OpChain(wiring.Component):
     @staticmethod
     def mark_latency(parameters: Parameters) -> int:
         """Cycles from the transfer of a mark until it is on `results`, through a chain with nothing in it."""
-        return 3 * parameters.cores + 3 + OpChain._quiet(parameters)
+        return 3 * parameters.cores + 2 + OpChain._quiet(parameters)
 
     @staticmethod
     def _quiet(parameters: Parameters) -> int:
@@ -163,7 +163,7 @@ class OpChain(wiring.Component):
         counters, tally = self.counters, blocks[-1].tally_out
         with m.If(take & ((word.kind == Kind.R) | (word.kind == Kind.S))):
             m.d.sync += counters.tuples.eq(counters.tuples + 1)
-        with m.If(gather.output.valid & gather.output.ready):
+        with m.If(gather.output.valid & gather.output.ready & ~found.is_composite):
             m.d.sync += counters.pairs.eq(counters.pairs + 1)
         scans = Signal(range(2 * p.cores))  # rows met that are not steps yet
         whole = scans >= p.cores

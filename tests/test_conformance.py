@@ -202,11 +202,13 @@ def _pairs(table: pa.Table):
 
 
 @pytest.mark.parametrize("window", ["time", "uneven_rows", "larger"])
-@pytest.mark.parametrize("condition", ["two_bands", "either"])
-def test_spark(spark, condition, window, rng):
+@pytest.mark.parametrize(
+    "device, condition", [("default", "two_bands"), ("default", "either"), ("opblock", "one_sided")]
+)
+def test_spark(spark, device, condition, window, rng):
     from spark_offload import stream_join
 
-    p = parameters("default")
+    p = parameters(device)
     given = problem(rng, 300, condition, window, p)
     joined = stream_join(
         spark.createDataFrame(given.r),
@@ -215,7 +217,7 @@ def test_spark(spark, condition, window, rng):
         window=WINDOWS[window](p)[0],
         time="ts",
         offload="sim",
-        device=DEVICES["default"],
+        device=DEVICES[device],
         partitions=int(rng.integers(1, 6)),
     )
     assert Counter(_pairs(joined.select("r_id", "s_id").toArrow())) == given.expected

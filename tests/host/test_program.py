@@ -169,8 +169,8 @@ def test_explain_names_filters_columns_and_blocks():
         "-10 <= r.ts - s.ts <= 10: device d1 (band32)",
         "r.y > 6: device d2, selected",
         "s.k = 'b': host, strings are compared by hash",
-        "columns of R: ts, x, y to the device; k stay on the host",
-        "columns of S: ts, x, k to the device; y stay on the host",
+        "columns of R that go to the device: ts, x, y; that do not: k",
+        "columns of S that go to the device: ts, x; that do not: y, k",
         "block 0: select R where r.y > 6",
         "blocks 1 to 7: join cores of query 0, windows of 28 tuples",
     ]

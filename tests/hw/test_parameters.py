@@ -4,7 +4,7 @@ import pytest
 
 from hw.dimension import Dimension
 from hw.errors import ParameterError
-from hw.parameters import Parameters
+from hw.parameters import OPBLOCK_DIMS, Parameters
 
 
 def refusal(function, *arguments, **options) -> str:
@@ -26,6 +26,18 @@ def refusal(function, *arguments, **options) -> str:
         ({"buffer": 1}, "buffer must be an integer from 2 to 1024, not 1"),
         ({"dims": ()}, "dims must be a tuple of 1 to 16 dimensions, not ()"),
         ({"dims": ("band32",)}, "dims must hold Dimension objects, not 'band32'"),
+        (
+            {"architecture": "opblock", "dims": (Dimension.parse("band32"), Dimension.parse("equal32"))},
+            "dims of opblock must all be bands of one width, such as band32,band32, not band32,equal32",
+        ),
+        (
+            {"architecture": "opblock", "dims": (Dimension.parse("band32"), Dimension.parse("band8"))},
+            "dims of opblock must all be bands of one width, such as band32,band32, not band32,band8",
+        ),
+        (
+            {"architecture": "opblock", "cores": 513, "dims": (Dimension.parse("band32"),)},
+            "cores of opblock must be at most 512, not 513",
+        ),
     ],
 )
 def test_refused(given, message):
@@ -57,6 +69,10 @@ def test_options_round_trip():
 def test_lanes_default_to_the_whole_segment():
     assert Parameters.from_options("handshake", {"segment": "4"}).lanes == 4
     assert Parameters.from_options("handshake", {}).lanes == Parameters().segment
+
+
+def test_dimensions_of_op_blocks_are_bands_unless_given():
+    assert Parameters.from_options("opblock", {}).dims == OPBLOCK_DIMS
 
 
 def test_names_are_unique():

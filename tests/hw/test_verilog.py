@@ -8,7 +8,7 @@ from pyverilog.vparser.parser import VerilogParser
 
 from hw.dimension import Dimension
 from hw.gather import FANIN
-from hw.parameters import Parameters
+from hw.parameters import OPBLOCK_DIMS, Parameters
 from hw.socket import COUNTERS_LAYOUT, RESULT_LAYOUT, tuple_layout
 from hw.verilog import emit
 
@@ -16,7 +16,10 @@ CONFIGURATIONS = [
     Parameters(cores=1, segment=1, lanes=1, dims=(Dimension.parse("equal8"),)),
     Parameters(cores=5, segment=4, lanes=1, dims=(Dimension.parse("band64"), Dimension.parse("not_equal9"))),
     Parameters(cores=17, segment=2, lanes=2),
+    Parameters("opblock", cores=3, segment=2, lanes=1, dims=OPBLOCK_DIMS[:2]),
 ]
+#: The module that each architecture places once per core.
+CORES = {"handshake": "HandshakeCore_", "opblock": "OpBlock_"}
 
 
 @pytest.fixture(scope="module", params=CONFIGURATIONS, ids=lambda p: p.name)
@@ -69,7 +72,8 @@ def test_ports_are_the_socket(parsed):
 def test_every_core_is_an_instance_of_one_module(parsed):
     parameters, modules = parsed
     placed = instances(modules, parameters.name)
-    cores = [name for name in placed if name.startswith("HandshakeCore_") and "." not in name]
+    prefix = CORES[parameters.architecture]
+    cores = [name for name in placed if name.startswith(prefix) and "." not in name]
     assert len(cores) == parameters.cores
     assert len(set(cores)) == 1
 

@@ -19,11 +19,13 @@ import pyarrow as pa
 import pytest
 
 from host import devices as host_devices
+from host.chain import COMPOSITE_TIME, ChainSession, composite_schema
 from host.device import LinkLost, open_device
 from host.devices import devices, devices_table, selftest, selftest_table
 from host.link import Header, LinkDevice, encode
 from host.session import Session
 from host.spec import JoinSpec
+from hw.dimension import Dimension
 from hw.errors import DeviceError, ParameterError
 from hw.frame import FrameKind, Link
 from hw.parameters import Parameters
@@ -408,3 +410,26 @@ def test_client_killed_and_started_again(rng):
         finally:
             os.unlink(path)
     print(f"{trials} trials")
+
+
+def test_op_blocks_behind_a_wire(rng):
+    """Instructions, composites and results of three streams pass the link like all else."""
+    parameters = Parameters("opblock", cores=2, segment=2, lanes=2, dims=(Dimension.parse("band16"),) * 4)
+    r, s, t = (
+        pa.table({"ts": np.arange(5), name: rng.integers(0, 2, 5), "id": np.arange(5)}) for name in "xac"
+    )
+    inner = JoinSpec("r.x = s.a", 3, "ts", r.schema, s.schema)
+    outer = JoinSpec("r.x = s.c", 3, (COMPOSITE_TIME, "ts"), composite_schema(inner), t.schema)
+    with Board(parameters, Link()) as board:
+        device = LinkDevice(Line(board, tick=TICK))
+        joined, stats = ChainSession(device).join_three(inner, outer, r, s, t)
+    rows = zip(*(joined[name].to_pylist() for name in ("r_id", "s_id", "id")))
+    x, a, c = (table.column(1).to_pylist() for table in (r, s, t))
+    expected = [
+        (i, j, k)
+        for i in range(5)
+        for j in range(5)
+        for k in range(5)
+        if x[i] == a[j] == c[k] and abs(i - j) <= 3 and abs(max(i, j) - k) <= 3
+    ]
+    assert sorted(rows) == expected and stats.tiles > 1

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from hw.instruction import TESTS, Opcode, Part, encode
-from hw.socket import Fault, Kind, Tag
-from hw.words import pack_boxes, pack_control, pack_instruction, pack_points, unpack_results
+from hw.socket import Fault, Kind, Tag, tuple_layout
+from hw.words import pack_boxes, pack_control, pack_instruction, pack_points, unpack, unpack_results
 from sim.interpreter import Interpreter, records
 from sim.library import load
 
@@ -32,6 +32,7 @@ class Chain:
         self.reference = Interpreter(self.p)
         self.parts: list[np.ndarray] = []
         self._ids = {Kind.R: 0, Kind.S: 0}
+        self.tuples_sent = self.pairs = 0
 
     def tell(self, opcode: Opcode, block: int = 0, lo=(), hi=(), **operands) -> None:
         self.parts.append(pack_instruction(self.dims, encode(opcode, block, **operands), lo, hi))
@@ -79,6 +80,9 @@ class Chain:
         got = records(unpack_results(run.results))
         assert Counter(got) == Counter(want)
         assert run.counters["live_evictions"] == self.reference.lost
+        self.tuples_sent += int((unpack(tuple_layout(self.dims), words, "kind") <= Kind.S.value).sum())
+        self.pairs += count(want, Tag.PAIR)
+        assert (run.counters["tuples"], run.counters["pairs"]) == (self.tuples_sent, self.pairs)
         for mark in (record for record in want if record.tag is Tag.MARK):
             before = Counter(want[: want.index(mark)])
             assert Counter(got[: got.index(mark)]) >= before, f"{mark} overtook a result"

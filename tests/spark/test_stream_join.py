@@ -13,6 +13,8 @@ from pyspark.sql import window as W
 from hw.errors import ParameterError, SpecError
 from spark_offload import explain, stream_join
 
+from ..configurations import DEVICES
+
 BAND = "r.x BETWEEN s.a - 3 AND s.a + 3"
 MICROS = {
     T.TimestampType: "unix_micros({})",
@@ -268,6 +270,19 @@ def test_explain(streams):
     assert text.endswith(
         "in at most 3 tasks, each with a device, a slice of history and the window before it"
     )
+
+
+def test_explain_says_which_filters_and_columns_go_to_op_blocks(streams):
+    on = f"{BAND} AND r.x > 3 AND s.a + 1 <= 40 AND r.x IS NOT NULL"
+    options = {"architecture": "opblock", "device": DEVICES["opblock"], "partitions": 3}
+    lines = explain(*streams, on, "2 seconds", "ts", **options).splitlines()
+    assert "r.x > 3: device d2, selected" in lines
+    assert "s.a + 1 <= 40: device d2, selected" in lines
+    assert "NOT (r.x IS NULL): host, it is no comparison with a constant" in lines
+    assert "block 0: select R where r.x > 3" in lines
+    assert "block 1: select S where s.a + 1 <= 40" in lines
+    assert "blocks 2 to 5: join cores of query 0, windows of 16 tuples" in lines
+    assert "columns of R that go to the device: ts, x; that do not: seq" in lines
 
 
 @pytest.mark.parametrize(
