@@ -1,9 +1,10 @@
 """A gathering tree: many streams of results become one, nothing is lost, nobody starves."""
 
-from amaranth import Cat, Module, Signal
+from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from . import fan
 from .stamp import Stamp
 
 FANIN = 4
@@ -12,20 +13,27 @@ FANIN = 4
 class Merge(wiring.Component):
     """A node that merges up to `FANIN` streams, taking turns among those that have something.
 
+    It has room for two, so that whether it takes one does not hang on `output.ready` in that cycle.
+    `held` is high while it holds something; with `by`, the name of a 1-bit field, `held[k]` while it
+    holds something in which that field is `k`.
+
     Latency: 1 cycle. Throughput: one transfer per cycle.
     """
 
-    def __init__(self, shape, inputs: int = FANIN):
+    def __init__(self, shape, by: str | None = None, inputs: int = FANIN):
+        self._by = by
         super().__init__(
             {
                 "inputs": In(stream.Signature(shape)).array(inputs),
                 "output": Out(stream.Signature(shape)),
+                "held": Out(2 if by else 1),
             }
         )
 
     def elaborate(self, platform):
         m = Module()
         count = len(self.inputs)
+        shape = self.output.payload.shape()
         valid = Cat(source.valid for source in self.inputs)
         chosen = Signal(range(count))
         last = Signal(range(count))
@@ -37,64 +45,100 @@ class Merge(wiring.Component):
                         source = (turn + 1 + step) % count
                         with m.If(valid[source]):
                             m.d.comb += chosen.eq(source)
+        merged = Signal(shape)
+        with m.Switch(chosen):
+            for k, source in enumerate(self.inputs):
+                with m.Case(k):
+                    m.d.comb += merged.eq(source.payload)
 
-        accept = ~self.output.valid | self.output.ready
-        payload = Signal(self.output.payload.shape(), reset_less=True)
+        # What comes while the output waits is spared; then nothing more is taken until that is gone.
+        payload = Signal(shape, reset_less=True)
+        spare = Signal(shape, reset_less=True)
+        spared = Signal()
         m.d.comb += self.output.payload.eq(payload)
-        with m.If(accept):
-            m.d.sync += [self.output.valid.eq(valid.any()), last.eq(chosen)]
-            with m.Switch(chosen):
-                for k, source in enumerate(self.inputs):
-                    with m.Case(k):
-                        m.d.sync += payload.eq(source.payload)
         for k, source in enumerate(self.inputs):
-            m.d.comb += source.ready.eq(accept & (chosen == k))
+            m.d.comb += source.ready.eq(~spared & (chosen == k))
+        with m.If(~spared):
+            m.d.sync += spare.eq(merged)
+            with m.If(valid.any()):
+                m.d.sync += last.eq(chosen)
+        with m.If(~self.output.valid | self.output.ready):
+            m.d.sync += [
+                payload.eq(Mux(spared, spare, merged)),
+                self.output.valid.eq(spared | valid.any()),
+                spared.eq(0),
+            ]
+        with m.Elif(valid.any()):
+            m.d.sync += spared.eq(1)
+        m.d.comb += self.held.eq(
+            _sorted(self._by, self.output.valid, payload) | _sorted(self._by, spared, spare)
+        )
         return m
+
+
+def _sorted(by: str | None, valid: Value, payload) -> Value:
+    """What `held` says of one place."""
+    if by is None:
+        return valid
+    return Cat(valid & ~payload[by], valid & payload[by])
 
 
 class Gather(wiring.Component):
     """A tree of `Merge` nodes over any number of streams.
 
     Latency: `levels(inputs)` cycles when nothing competes. Throughput: one transfer per cycle.
-    `busy` is high while any node holds something.
+    `busy` is high while any node holds something, told `busy_lag(inputs)` cycles later; with `by` it has
+    two bits, as `Merge.held` has.
     """
 
-    def __init__(self, shape, inputs: int):
+    def __init__(self, shape, inputs: int, by: str | None = None):
         self._shape = shape
+        self._by = by
         super().__init__(
             {
                 "inputs": In(stream.Signature(shape)).array(inputs),
                 "output": Out(stream.Signature(shape)),
-                "busy": Out(1),
+                "busy": Out(2 if by else 1),
             }
         )
 
     @staticmethod
     def levels(inputs: int) -> int:
         """How many nodes a transfer passes."""
-        count = 0
+        return len(Gather._nodes(inputs))
+
+    @staticmethod
+    def busy_lag(inputs: int) -> int:
+        """How many cycles later `busy` follows."""
+        nodes = sum(Gather._nodes(inputs))
+        return fan.levels(nodes) if nodes else 0
+
+    @staticmethod
+    def _nodes(inputs: int) -> list[int]:
+        """How many nodes each level has."""
+        counts = []
         while inputs > 1:
             inputs = -(-inputs // FANIN)
-            count += 1
-        return count
+            counts.append(inputs)
+        return counts
 
     def elaborate(self, platform):
         m = Module()
         held = []
         sources = [wiring.flipped(source) for source in self.inputs]
-        level = 0
-        while len(sources) > 1:
+        for level, count in enumerate(self._nodes(len(sources))):
             merged = []
-            for first in range(0, len(sources), FANIN):
-                group = sources[first : first + FANIN]
+            for k in range(count):
                 # Every node has the same shape, so that one module serves them all.
-                node = m.submodules[f"node_{level}_{first // FANIN}"] = Stamp(Merge, self._shape)
-                for source, sink in zip(group, node.inputs):
+                node = m.submodules[f"node_{level}_{k}"] = Stamp(Merge, self._shape, self._by)
+                for source, sink in zip(sources[k * FANIN : (k + 1) * FANIN], node.inputs):
                     wiring.connect(m, source, sink)
-                held.append(node.output.valid)
+                held.append(node.held)
                 merged.append(node.output)
             sources = merged
-            level += 1
         wiring.connect(m, sources[0], wiring.flipped(self.output))
-        m.d.comb += self.busy.eq(Cat(held).any())
+        if held:
+            m.submodules.held = any_held = fan.FanIn(len(self.busy), len(held))
+            m.d.comb += [flag.eq(one) for flag, one in zip(any_held.flags, held)]
+            m.d.comb += self.busy.eq(any_held.any)
         return m
