@@ -13,11 +13,13 @@ FANIN = 4
 class Merge(wiring.Component):
     """A node that merges up to `FANIN` streams, taking turns among those that have something.
 
-    It has room for two, so that whether it takes one does not hang on `output.ready` in that cycle.
+    Whose turn it is and whether there is room is known when a cycle begins, so no path goes through a node:
+    it has room for two, and the turn passes to an input that is waiting already.
+
     `held` is high while it holds something; with `by`, the name of a 1-bit field, `held[k]` while it
     holds something in which that field is `k`.
 
-    Latency: 1 cycle. Throughput: one transfer per cycle.
+    Latency: 1 cycle, or 2 when the turn was another input's. Throughput: one transfer per cycle.
     """
 
     def __init__(self, shape, by: str | None = None, inputs: int = FANIN):
@@ -34,45 +36,37 @@ class Merge(wiring.Component):
         m = Module()
         count = len(self.inputs)
         shape = self.output.payload.shape()
-        valid = Cat(source.valid for source in self.inputs)
-        chosen = Signal(range(count))
-        last = Signal(range(count))
-        with m.Switch(last):
-            for turn in range(count):
-                with m.Case(turn):
-                    # The later assignment wins, so the input right after the last one comes last.
-                    for step in reversed(range(count)):
-                        source = (turn + 1 + step) % count
-                        with m.If(valid[source]):
-                            m.d.comb += chosen.eq(source)
+        turn = Signal(range(count))
+        coming = Signal()
         merged = Signal(shape)
-        with m.Switch(chosen):
-            for k, source in enumerate(self.inputs):
-                with m.Case(k):
-                    m.d.comb += merged.eq(source.payload)
-
-        # What comes while the output waits is spared; then nothing more is taken until that is gone.
+        # What comes while the output waits is spared; nothing more is taken until that has left.
         payload = Signal(shape, reset_less=True)
         spare = Signal(shape, reset_less=True)
         spared = Signal()
-        m.d.comb += self.output.payload.eq(payload)
-        for k, source in enumerate(self.inputs):
-            m.d.comb += source.ready.eq(~spared & (chosen == k))
+        with m.Switch(turn):
+            for k, source in enumerate(self.inputs):
+                with m.Case(k):
+                    m.d.comb += [coming.eq(source.valid), merged.eq(source.payload), source.ready.eq(~spared)]
+                    with m.If(~spared):
+                        # The later assignment wins: the next in turn. Alone, an input keeps its turn.
+                        for step in reversed(range(1, count)):
+                            other = (k + step) % count
+                            with m.If(self.inputs[other].valid):
+                                m.d.sync += turn.eq(other)
         with m.If(~spared):
             m.d.sync += spare.eq(merged)
-            with m.If(valid.any()):
-                m.d.sync += last.eq(chosen)
         with m.If(~self.output.valid | self.output.ready):
             m.d.sync += [
                 payload.eq(Mux(spared, spare, merged)),
-                self.output.valid.eq(spared | valid.any()),
+                self.output.valid.eq(spared | coming),
                 spared.eq(0),
             ]
-        with m.Elif(valid.any()):
+        with m.Elif(coming):
             m.d.sync += spared.eq(1)
-        m.d.comb += self.held.eq(
-            _sorted(self._by, self.output.valid, payload) | _sorted(self._by, spared, spare)
-        )
+        m.d.comb += [
+            self.output.payload.eq(payload),
+            self.held.eq(_sorted(self._by, self.output.valid, payload) | _sorted(self._by, spared, spare)),
+        ]
         return m
 
 
@@ -86,7 +80,8 @@ def _sorted(by: str | None, valid: Value, payload) -> Value:
 class Gather(wiring.Component):
     """A tree of `Merge` nodes over any number of streams.
 
-    Latency: `levels(inputs)` cycles when nothing competes. Throughput: one transfer per cycle.
+    Latency: `levels(inputs)` cycles when nothing competes, up to twice as many when turns must pass.
+    Throughput: one transfer per cycle.
     `busy` is high while any node holds something, told `busy_lag(inputs)` cycles later; with `by` it has
     two bits, as `Merge.held` has.
     """

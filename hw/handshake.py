@@ -28,6 +28,8 @@ enter the two ends as late; cores have room for what is commanded until the cont
 busy; and meetings leave with a place and a time of a few bits, for which the ledger has the ids.
 """
 
+from itertools import pairwise
+
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, enum, wiring
 
@@ -64,6 +66,7 @@ class Handshake(wiring.Component):
 
     def __init__(self, parameters: Parameters):
         self._parameters = parameters
+        self._cores = [Stamp(HandshakeCore, parameters) for _ in range(parameters.cores)]
         super().__init__(Socket(parameters.dims, parameters.cores))
 
     @staticmethod
@@ -98,7 +101,7 @@ class Handshake(wiring.Component):
         p = self._parameters
         depth = p.segment // p.lanes
         lag = fan.levels(p.cores)
-        cores = [Stamp(HandshakeCore, p) for _ in range(p.cores)]
+        cores = self._cores
         m.submodules.commands = commands = fan.FanOut(command_layout(p), p.cores)
         m.submodules.flags = flags = fan.FanIn(3, p.cores)
         m.submodules.gather = gather = Gather(meeting_layout(p), p.cores, "epoch")
@@ -128,10 +131,10 @@ class Handshake(wiring.Component):
             shape = entering.shape()
             delayed = [Signal(shape, name=f"{side}_{k}", reset_less=True) for k in range(lag)]
             m.d.sync += [delayed[0].valid.eq(state == State.RUN), delayed[0].dims.eq(dims)]
-            m.d.sync += [after.eq(before) for before, after in zip(delayed, delayed[1:])]
+            m.d.sync += [after.eq(before) for before, after in pairwise(delayed)]
             m.d.comb += entering.eq(delayed[-1])
 
-        # One command for all. Rows that are shown meet one cycle later, and their pairs are queued one later.
+        # One command for all. Rows that are shown are compared one cycle later, and have met another later.
         shift_r = Signal()
         shift_s = Signal()
         shift = Signal()
@@ -141,8 +144,8 @@ class Handshake(wiring.Component):
         probing = Signal()  # rows are shown in this cycle
         resting = Signal()  # the newest tuples have met all rows
         r_probes = Signal()
-        meet_r = Signal()
-        meet_s = Signal()
+        compared = Signal(2)
+        met = Signal(2)
         command = commands.value
         stamp = Signal(command.stamp.shape(), reset_less=True)
         stamped = Signal.like(stamp)
@@ -152,11 +155,11 @@ class Handshake(wiring.Component):
             command.shift_r.eq(shift_r),
             command.shift_s.eq(shift_s),
             command.clear.eq(clear),
-            command.meet_r.eq(meet_r),
-            command.meet_s.eq(meet_s),
+            command.meet_r.eq(met[0]),
+            command.meet_s.eq(met[1]),
             command.stamp.eq(stamped),
         ]
-        m.d.sync += [meet_r.eq(probing & r_probes), meet_s.eq(probing & ~r_probes)]
+        m.d.sync += [compared.eq(Cat(probing & r_probes, probing & ~r_probes)), met.eq(compared)]
 
         # Tuples are numbered; the first number of an epoch waits for all pairs of its last time.
         number = Signal(len(stamp.step) + 1)
@@ -275,7 +278,7 @@ class Handshake(wiring.Component):
                 with m.If(quiet & ~ledger.pairs.valid & self.results.ready):
                     m.d.sync += state.eq(State.RUN)
 
-        # Pairs, or the record once no pair is left inside: none that `pending` shows, and none on the way there.
+        # Pairs, or the record once none is left inside: neither seen in `pending` nor on the way there.
         unseen = HandshakeCore.QUEUED + 2 * lag
         settling = Signal(range(unseen + 1))
         m.d.sync += settling.eq(Mux(settling == 0, 0, settling - 1))
@@ -305,7 +308,7 @@ class Handshake(wiring.Component):
         told_layout = data.StructLayout({"kind": Kind, "id": ID_WIDTH})
         told = [Signal(told_layout, name=f"told_{k}") for k in range(Ledger.EVICTION - 1)]
         m.d.sync += [told[0].kind.eq(Mux(take, word.kind, Kind.R)), told[0].id.eq(word.id)]
-        m.d.sync += [after.eq(before) for before, after in zip(told, told[1:])]
+        m.d.sync += [after.eq(before) for before, after in pairwise(told)]
         lost = []
         for side, shifts, kind in (("r", shift_r, Kind.HORIZON_R), ("s", shift_s, Kind.HORIZON_S)):
             room = Signal(range(p.capacity + 1), name=f"room_{side}")

@@ -18,7 +18,6 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from . import fan
-from .dimension import Dimension
 from .errors import ParameterError
 from .parameters import Parameters
 from .segment import DISTRIBUTED, Segment
@@ -56,7 +55,7 @@ def command_layout(parameters: Parameters) -> data.StructLayout:
     scan = {
         "advance_r": 1,  # the R segment goes to its next row
         "advance_s": 1,
-        "show_r": 1,  # the row of the R segment meets the other in the next cycle
+        "show_r": 1,  # the row of the R segment is compared in the next cycle
         "show_s": 1,
     }
     return data.StructLayout(
@@ -65,9 +64,10 @@ def command_layout(parameters: Parameters) -> data.StructLayout:
             "shift_s": 1,
             "clear": 1,  # with both shifts: rows become invalid
             **(scan if parameters.lanes < parameters.segment else {}),
-            "meet_r": 1,  # the newest R tuple of the rows shown now meets the S tuples of theirs
+            # Two cycles after rows were shown, or an R tuple entered a segment of one row: it has met them.
+            "meet_r": 1,
             "meet_s": 1,
-            "stamp": stamp_layout(parameters),  # of the meetings two cycles after they were shown
+            "stamp": stamp_layout(parameters),
         }
     )
 
@@ -94,12 +94,6 @@ class CoreSignature(wiring.Signature):
         )
 
 
-def meet(dims: tuple[Dimension, ...], r, s) -> Value:
-    """Whether an R tuple and an S tuple are a pair."""
-    inside = [dim.contains(r.dims[f"d{k}"], s.dims[f"d{k}"]) for k, dim in enumerate(dims)]
-    return r.valid & s.valid & Cat(inside).all()
-
-
 class HandshakeCore(wiring.Component):
     """A segment of both windows; a tuple that enters one meets every tuple of the other.
 
@@ -111,8 +105,8 @@ class HandshakeCore(wiring.Component):
     The pairs of a cycle are queued together as a mask and leave one per cycle. No core can stop the chain
     at once: `busy` rises when the queue has room for no more than what the chain may still command.
 
-    Latency: `LATENCY` cycles from the command that shows a row (with a depth of 1, that shifts) until its pair
-    is on `results`, when nothing competes.
+    Latency: `LATENCY` cycles from the command that shows a row (with a depth of 1: that shifts) until its
+    pair is on `results`, when nothing competes.
     Throughput: a row every cycle, as long as it brings at most one pair.
     """
 
@@ -140,15 +134,14 @@ class HandshakeCore(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         command = self.command
-        dims = self._parameters.dims
         lanes = range(self._lanes)
         r = self._rows(m, "r")
         s = self._rows(m, "s")
         mask = Signal(self._lanes)
         for lane in lanes:
-            as_probe = meet(dims, r[0], s[lane])
-            as_stored = meet(dims, r[lane], s[0]) if lane else as_probe
-            m.d.sync += mask[lane].eq((command.meet_r & as_probe) | (command.meet_s & as_stored))
+            as_probe = self._meet(m, f"r_0_s_{lane}", r[0], s[lane])
+            as_stored = self._meet(m, f"r_{lane}_s_0", r[lane], s[0]) if lane else as_probe
+            m.d.comb += mask[lane].eq((command.meet_r & as_probe) | (command.meet_s & as_stored))
 
         # One place stays empty, so that equal pointers mean an empty queue.
         entry_layout = data.StructLayout(
@@ -181,10 +174,11 @@ class HandshakeCore(wiring.Component):
         stamp = Signal(command.stamp.shape(), reset_less=True)
         results = self.results
         lowest = Signal(range(self._lanes))
+        rest = Signal(self._lanes)
         for lane in reversed(lanes):
+            m.d.comb += rest[lane].eq(leaving[lane] & leaving[:lane].any())
             with m.If(leaving[lane]):
                 m.d.comb += lowest.eq(lane)
-        rest = leaving & (leaving - 1)
         with m.If(~valid | (results.ready & ~rest.any())):
             m.d.sync += [valid.eq(waiting), read.eq(read + waiting), stamp.eq(head.data.stamp)]
             if self._lanes > 1:
@@ -205,6 +199,19 @@ class HandshakeCore(wiring.Component):
                 (valid & (stamp.epoch == epoch)) | (waiting & (head.data.stamp.epoch == epoch))
             )
         return m
+
+    def _meet(self, m: Module, name: str, r, s) -> Value:
+        """Whether an R tuple and an S tuple are a pair, one cycle later.
+
+        A register for each test: taken together they would cost up to twice the logic, and more time.
+        """
+        tests = [r.valid & s.valid]
+        tests += [
+            dim.contains(r.dims[f"d{k}"], s.dims[f"d{k}"]) for k, dim in enumerate(self._parameters.dims)
+        ]
+        passed = Signal(len(tests), name=name, reset_less=True)
+        m.d.sync += passed.eq(Cat(tests))
+        return passed.all()
 
     def _rows(self, m: Module, side: str) -> list:
         """A stream's segment, from which and to which its tuples go; the rows that can meet."""

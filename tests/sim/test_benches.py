@@ -11,7 +11,7 @@ from ..configurations import parameters
 def test_benches_pass(device, request):
     outcome = regression.run(parameters(device), seed=request.config.option.seed)
     assert outcome.failed == ()
-    assert outcome.passed == 48
+    assert outcome.passed == 51
     assert outcome.cycles > 1000
 
 
