@@ -4,32 +4,42 @@
 
                        results
                           ^
-                    [ gathering tree ] <--- marks, errors
+                      [ ledger ] <--- ids, marks, errors
+                          ^
+                   [ gathering tree ]
                      ^      ^       ^
                   +--|---+--|---+---|--+
       tuples R -->| core | core | core |--> oldest R
     oldest S <----|  0   |  1   |  n-1 |<-- tuples S
                   +--^---+--^---+---^--+
                      |      |       |
-                    [   controller    ] <--- tuples: flush, mark, horizon
+                   [ register trees ]
+                          ^
+                    [ controller ] <--- tuples: flush, mark, horizon
 
 The paper is "How Soccer Players Would do Stream Joins", section 6. A tuple that enters moves all
 tuples of its stream by one place at once, and one of them enters each core, where it meets the
 opposite segment. A pair of tuples is in the same core during exactly one stretch of time, so it
 meets exactly once: no tuple moves while another of the opposite stream does.
+
+Nothing goes from the controller to all cores or back within a cycle, so that the clock does not slow down
+with their number: commands reach all cores in the same cycle, but `fan.levels` cycles later, and tuples
+enter the two ends as late; cores have room for what is commanded until the controller hears that they are
+busy; and meetings leave with a place and a time of a few bits, for which the ledger has the ids.
 """
 
-from amaranth import Cat, Module, Signal
+from itertools import pairwise
+
+from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, enum, wiring
 
+from . import fan
 from .gather import Gather
-from .handshake_core import Command, HandshakeCore
+from .handshake_core import HandshakeCore, command_layout, meeting_layout
+from .ledger import OPTION_LAYOUT, Ledger
 from .parameters import Parameters
-from .socket import ID_WIDTH, PAIR_LAYOUT, RESULT_LAYOUT, Fault, Kind, Socket, Tag
+from .socket import ID_WIDTH, RESULT_LAYOUT, Fault, Kind, Socket, Tag
 from .stamp import Stamp
-
-#: The oldest id of a stream that is still live, once the host has told.
-HORIZON_LAYOUT = data.StructLayout({"valid": 1, "id": ID_WIDTH})
 
 
 class State(enum.Enum):
@@ -56,16 +66,19 @@ class Handshake(wiring.Component):
 
     def __init__(self, parameters: Parameters):
         self._parameters = parameters
+        self._cores = [Stamp(HandshakeCore, parameters) for _ in range(parameters.cores)]
         super().__init__(Socket(parameters.dims, parameters.cores))
 
     @staticmethod
     def latency(parameters: Parameters) -> int:
         """Cycles from a tuple's transfer to its pair with a tuple in the first row it meets.
 
-        With a depth of 1 there is one row; otherwise the first is the second oldest of each bank.
+        With a depth of 1 there is one row; otherwise the first is the second oldest of each bank, shown in
+        the cycle after the tuple has entered.
         """
-        depth = parameters.segment // parameters.lanes
-        return (2 if depth == 1 else 3) + Gather.levels(parameters.cores)
+        first = 0 if parameters.segment == parameters.lanes else 1
+        trees = fan.levels(parameters.cores) + Gather.levels(parameters.cores)
+        return first + trees + HandshakeCore.LATENCY + Ledger.LATENCY
 
     @staticmethod
     def flush_cycles(parameters: Parameters) -> int:
@@ -87,93 +100,140 @@ class Handshake(wiring.Component):
         m = Module()
         p = self._parameters
         depth = p.segment // p.lanes
-        cores = [Stamp(HandshakeCore, p) for _ in range(p.cores)]
-        m.submodules.gather = gather = Gather(PAIR_LAYOUT, p.cores)
+        lag = fan.levels(p.cores)
+        cores = self._cores
+        m.submodules.commands = commands = fan.FanOut(command_layout(p), p.cores)
+        m.submodules.flags = flags = fan.FanIn(3, p.cores)
+        m.submodules.gather = gather = Gather(meeting_layout(p), p.cores, "epoch")
+        m.submodules.ledger = ledger = Ledger(p)
         for k, core in enumerate(cores):
             m.submodules[f"core_{k}"] = core
             wiring.connect(m, core.results, gather.inputs[k])
+            m.d.comb += [
+                core.number.eq(k),
+                core.command.eq(commands.copies[k]),
+                flags.flags[k].eq(Cat(core.pending, core.busy)),
+            ]
             if k > 0:
                 m.d.comb += core.r_entering.eq(cores[k - 1].r_leaving)
             if k < p.cores - 1:
                 m.d.comb += core.s_entering.eq(cores[k + 1].s_leaving)
+        wiring.connect(m, gather.output, ledger.meetings)
         m.d.comb += self.activity.eq(Cat(core.found for core in cores))
 
         # The newest tuples. While flushing they are empty.
         word = self.tuples.payload
         state = Signal(State, init=State.CLEAR)
-        for entering, dims in (
-            (cores[0].r_entering, word.dims.point),
-            (cores[-1].s_entering, word.dims.box),
+        for side, entering, dims in (
+            ("r", cores[0].r_entering, word.dims.point),
+            ("s", cores[-1].s_entering, word.dims.box),
         ):
-            m.d.comb += [
-                entering.valid.eq(state == State.RUN),
-                entering.id.eq(word.id),
-                entering.dims.eq(dims),
-            ]
+            shape = entering.shape()
+            delayed = [Signal(shape, name=f"{side}_{k}", reset_less=True) for k in range(lag)]
+            m.d.sync += [delayed[0].valid.eq(state == State.RUN), delayed[0].dims.eq(dims)]
+            m.d.sync += [after.eq(before) for before, after in pairwise(delayed)]
+            m.d.comb += entering.eq(delayed[-1])
 
-        # One command for all. `step` counts the rows that the probes have yet to meet.
-        command = Signal(Command)
-        for core in cores:
-            m.d.comb += core.command.eq(command)
+        # One command for all. Rows that are shown are compared one cycle later, and have met another later.
         shift_r = Signal()
         shift_s = Signal()
-        clear = Signal()
-        go = Signal()
-        quiet = Signal()
-        step = Signal(range(depth + 1))
-        scanning_r = Signal()
-        turn = Signal()
         shift = Signal()
+        clear = Signal()
+        go = Signal()  # no core is busy
+        free = Signal()  # a tuple may enter
+        probing = Signal()  # rows are shown in this cycle
+        resting = Signal()  # the newest tuples have met all rows
+        r_probes = Signal()
+        compared = Signal(2)
+        met = Signal(2)
+        command = commands.value
+        stamp = Signal(command.stamp.shape(), reset_less=True)
+        stamped = Signal.like(stamp)
         m.d.comb += [
-            go.eq(~Cat(core.busy for core in cores).any()),
-            turn.eq(step <= 1),
-            shift.eq(shift_r | shift_s),
+            go.eq(~flags.any[2]),
+            shift.eq((shift_r | shift_s) & ~clear),
             command.shift_r.eq(shift_r),
             command.shift_s.eq(shift_s),
             command.clear.eq(clear),
-            command.load.eq(go),
-            command.turn.eq(go & turn),
+            command.meet_r.eq(met[0]),
+            command.meet_s.eq(met[1]),
+            command.stamp.eq(stamped),
         ]
-        if depth > 1:
-            with m.If(go & (step != 0)):
-                m.d.sync += step.eq(step - 1)
-            with m.If(shift & ~clear):
-                m.d.sync += [step.eq(depth), scanning_r.eq(shift_s)]
-            # A shift moves on in its own segment, and to the first row in the one it will scan.
-            scan = go & ~turn
-            m.d.comb += [
-                command.scan_r.eq(shift | (scan & scanning_r)),
-                command.scan_s.eq(shift | (scan & ~scanning_r)),
+        m.d.sync += [compared.eq(Cat(probing & r_probes, probing & ~r_probes)), met.eq(compared)]
+
+        # Tuples are numbered; the first number of an epoch waits for all pairs of its last time.
+        number = Signal(len(stamp.step) + 1)
+        opens = Signal(init=1)
+        fenced = Signal()
+        pending = Signal(2)
+        m.d.comb += fenced.eq(opens & pending.bit_select(number[-1], 1))
+        m.d.sync += pending.eq(flags.any[:2] | gather.busy | ledger.held)
+        with m.If(shift):
+            m.d.sync += [
+                Cat(stamp.step, stamp.epoch).eq(number),
+                number.eq(number + 1),
+                opens.eq(number[:-1].all()),
             ]
+        if depth == 1:
+            m.d.comb += [free.eq(go & ~fenced), probing.eq(shift), r_probes.eq(shift_r), resting.eq(1)]
+            m.d.sync += stamped.eq(stamp)
+        else:
+            step = Signal(range(depth + 1))  # how many rows the probe has yet to meet
+            first = Signal()
+            shown = Signal.like(stamp)
+            m.d.comb += [
+                free.eq(go & (step <= 1) & ~fenced),
+                probing.eq(go & (step != 0)),
+                resting.eq(step == 0),
+            ]
+            m.d.sync += [shown.eq(stamp), stamped.eq(shown)]
+            with m.If(probing):
+                m.d.sync += [
+                    step.eq(step - 1),
+                    first.eq(0),
+                    stamp.age.eq(Mux(stamp.age == 0, depth - 1, stamp.age - 1)),
+                ]
+            with m.If(shift):
+                m.d.sync += [step.eq(depth), first.eq(1), r_probes.eq(shift_r), stamp.age.eq(depth - 2)]
+            # The probe is shown with the first row, and then its segment moves on. The segment to be scanned
+            # has moved to its first row with the shift, and stays at the last, the oldest.
+            for side, scanned, opposite in (("r", ~r_probes, shift_s), ("s", r_probes, shift_r)):
+                m.d.comb += [
+                    command[f"show_{side}"].eq(probing & (first | scanned)),
+                    command[f"advance_{side}"].eq(opposite | (probing & (first | (scanned & (step != 1))))),
+                ]
 
         # Tokens and tuples, one word per turn. A mark that is due and an error go first.
-        shifted = Signal(range(self.mark_distance(p) + 2))
-        mark_layout = data.StructLayout({"valid": 1, "id": ID_WIDTH, "since": shifted.shape()})
+        distance = self.mark_distance(p)
+        mark_layout = data.StructLayout({"valid": 1, "id": ID_WIDTH, "left": range(distance + 1)})
         mark = Signal(mark_layout)
         next_mark = Signal(mark_layout)
+        due = Signal()
         settled = Signal()  # nothing has entered since the windows were empty
-        horizon_r = Signal(HORIZON_LAYOUT)
-        horizon_s = Signal(HORIZON_LAYOUT)
         record = Signal(RESULT_LAYOUT, reset_less=True)
         remaining = Signal(range(max(p.capacity, depth) + 1), init=depth)
         take = Signal()
-        due = Signal()
+        quiet = Signal()
+        m.d.sync += due.eq(mark.valid & (mark.left == 0))
         m.d.comb += [
-            due.eq(
-                mark.valid & (settled | ((shifted - mark.since)[: len(shifted)] >= self.mark_distance(p)))
-            ),
-            self.tuples.ready.eq((state == State.RUN) & go & turn & ~due),
+            self.tuples.ready.eq((state == State.RUN) & free & ~due),
             take.eq(self.tuples.ready & self.tuples.valid),
         ]
         with m.Switch(state):
             with m.Case(State.CLEAR):
                 m.d.comb += clear.eq(1)
-                with m.If(go & turn):
+                with m.If(free):
                     m.d.comb += [shift_r.eq(1), shift_s.eq(1)]
                     m.d.sync += remaining.eq(remaining - 1)
                     with m.If(remaining == 1):
-                        m.d.sync += [state.eq(State.RUN), settled.eq(1)]
+                        m.d.sync += [
+                            *(state.eq(State.RUN), settled.eq(1)),
+                            *(mark.left.eq(0), next_mark.left.eq(0)),
+                        ]
             with m.Case(State.RUN):
+                with m.If(shift):
+                    m.d.sync += settled.eq(0)
+                    m.d.sync += [slot.left.eq(slot.left - (slot.left != 0)) for slot in (mark, next_mark)]
                 with m.If(take):
                     with m.Switch(word.kind):
                         with m.Case(Kind.R):
@@ -181,21 +241,18 @@ class Handshake(wiring.Component):
                         with m.Case(Kind.S):
                             m.d.comb += shift_s.eq(1)
                         with m.Case(Kind.FLUSH):
-                            m.d.sync += [horizon_r.valid.eq(0), horizon_s.valid.eq(0)]
                             # From the first core to the last: then each R tuple has met every S tuple.
                             if p.cores > 1:
                                 m.d.sync += [state.eq(State.FLUSH), remaining.eq((p.cores - 1) * p.segment)]
                             else:
                                 m.d.sync += [state.eq(State.CLEAR), remaining.eq(depth)]
                         with m.Case(Kind.MARK):
-                            newest = {"valid": 1, "id": word.id, "since": shifted}
-                            for slot, free in ((mark, ~mark.valid), (next_mark, mark.valid)):
-                                with m.If(free):
+                            newest = {"valid": 1, "id": word.id, "left": Mux(settled, 0, distance)}
+                            for slot, unused in ((mark, ~mark.valid), (next_mark, mark.valid)):
+                                with m.If(unused):
                                     m.d.sync += [slot[name].eq(value) for name, value in newest.items()]
-                        with m.Case(Kind.HORIZON_R):
-                            m.d.sync += [horizon_r.valid.eq(1), horizon_r.id.eq(word.id)]
-                        with m.Case(Kind.HORIZON_S):
-                            m.d.sync += [horizon_s.valid.eq(1), horizon_s.id.eq(word.id)]
+                        with m.Case(Kind.HORIZON_R, Kind.HORIZON_S):
+                            pass
                         with m.Default():
                             m.d.sync += [
                                 state.eq(State.ANNOUNCE),
@@ -203,9 +260,7 @@ class Handshake(wiring.Component):
                                 record.body.error.fault.eq(Fault.UNKNOWN_KIND),
                                 record.body.error.value.eq(word.kind),
                             ]
-                with m.If(shift):
-                    m.d.sync += [shifted.eq(shifted + 1), settled.eq(0)]
-                with m.If(due & go & turn):
+                with m.If(due & free):
                     m.d.sync += [
                         state.eq(State.ANNOUNCE),
                         record.tag.eq(Tag.MARK),
@@ -214,49 +269,75 @@ class Handshake(wiring.Component):
                         next_mark.valid.eq(0),
                     ]
             with m.Case(State.FLUSH):
-                with m.If(go & turn):
+                with m.If(free):
                     m.d.comb += shift_r.eq(1)
                     m.d.sync += remaining.eq(remaining - 1)
                     with m.If(remaining == 1):
                         m.d.sync += [state.eq(State.CLEAR), remaining.eq(depth)]
             with m.Case(State.ANNOUNCE):
-                with m.If(quiet & self.results.ready):
+                with m.If(quiet & ~ledger.pairs.valid & self.results.ready):
                     m.d.sync += state.eq(State.RUN)
 
-        # Pairs, or the record once no pair is left inside.
+        # Pairs, or the record once none is left inside: neither seen in `pending` nor on the way there.
+        unseen = HandshakeCore.QUEUED + 2 * lag
+        settling = Signal(range(unseen + 1))
+        m.d.sync += settling.eq(Mux(settling == 0, 0, settling - 1))
+        with m.If(shift | ~resting):
+            m.d.sync += settling.eq(unseen)
         m.d.comb += [
-            quiet.eq((step == 0) & ~Cat(core.pending for core in cores).any() & ~gather.busy),
-            gather.output.ready.eq(self.results.ready),
-            self.results.valid.eq(gather.output.valid | ((state == State.ANNOUNCE) & quiet)),
+            quiet.eq(resting & (settling == 0) & ~pending.any()),
+            ledger.pairs.ready.eq(self.results.ready),
+            self.results.valid.eq(ledger.pairs.valid | ((state == State.ANNOUNCE) & quiet)),
         ]
-        with m.If(gather.output.valid):
+        with m.If(ledger.pairs.valid):
             m.d.comb += [
                 self.results.payload.tag.eq(Tag.PAIR),
-                self.results.payload.body.pair.eq(gather.output.payload),
+                self.results.payload.body.pair.eq(ledger.pairs.payload),
             ]
         with m.Else():
             m.d.comb += self.results.payload.eq(record)
 
-        counters = self.counters
-        with m.If(shift & (state == State.RUN)):
-            m.d.sync += counters.tuples.eq(counters.tuples + 1)
-        with m.If(gather.output.valid & self.results.ready):
-            m.d.sync += counters.pairs.eq(counters.pairs + 1)
-        with m.If((go & (step != 0)) if depth > 1 else shift & ~clear):
-            m.d.sync += counters.steps.eq(counters.steps + 1)
-        with m.If(~go):
-            m.d.sync += counters.stalls.eq(counters.stalls + 1)
+        # Ids, and those that leave full windows, against the horizon of the moment in which they left.
+        m.d.comb += [
+            ledger.enter_r.eq(shift_r & shift),
+            ledger.enter_s.eq(shift_s & shift),
+            ledger.id.eq(word.id),
+            ledger.step.eq(number[:-1]),
+            ledger.epoch.eq(number[-1]),
+        ]
+        told_layout = data.StructLayout({"kind": Kind, "id": ID_WIDTH})
+        told = [Signal(told_layout, name=f"told_{k}") for k in range(Ledger.EVICTION - 1)]
+        m.d.sync += [told[0].kind.eq(Mux(take, word.kind, Kind.R)), told[0].id.eq(word.id)]
+        m.d.sync += [after.eq(before) for before, after in pairwise(told)]
         lost = []
-        for shifts, horizon, leaving in (
-            (shift_r, horizon_r, cores[-1].r_leaving),
-            (shift_s, horizon_s, cores[0].s_leaving),
-        ):
-            evicted = Signal(HORIZON_LAYOUT)
-            evicts = shifts & (state == State.RUN)
-            m.d.sync += [evicted.valid.eq(evicts & leaving.valid), evicted.id.eq(leaving.id)]
+        for side, shifts, kind in (("r", shift_r, Kind.HORIZON_R), ("s", shift_s, Kind.HORIZON_S)):
+            room = Signal(range(p.capacity + 1), name=f"room_{side}")
+            with m.If(clear):
+                m.d.sync += room.eq(p.capacity)
+            with m.Elif(shifts & (room != 0)):
+                m.d.sync += room.eq(room - 1)
+            with m.If(shifts & (room == 0)):
+                m.d.comb += ledger.evict.eq(state == State.RUN)
+            horizon = Signal(OPTION_LAYOUT, name=f"horizon_{side}")
+            with m.If(told[-1].kind == kind):
+                m.d.sync += [horizon.valid.eq(1), horizon.id.eq(told[-1].id)]
+            with m.If(told[-1].kind == Kind.FLUSH):
+                m.d.sync += horizon.valid.eq(0)
+            evicted = getattr(ledger, f"evicted_{side}")
             age = (evicted.id - horizon.id)[:ID_WIDTH].as_signed()
             lost.append(evicted.valid & horizon.valid & (age >= 0))
-        with m.If(Cat(lost).any()):
-            # At most one stream shifts in a cycle.
-            m.d.sync += counters.live_evictions.eq(counters.live_evictions + 1)
+
+        counters = self.counters
+        with m.If(ledger.pairs.valid & self.results.ready):
+            m.d.sync += counters.pairs.eq(counters.pairs + 1)
+        for name, happens in (
+            ("tuples", shift & (state == State.RUN)),
+            ("steps", probing),
+            ("stalls", ~go | fenced),
+            ("live_evictions", Cat(lost).any()),  # at most one stream shifts in a cycle
+        ):
+            happened = Signal(name=f"counts_{name}")
+            m.d.sync += happened.eq(happens)
+            with m.If(happened):
+                m.d.sync += counters[name].eq(counters[name] + 1)
         return m

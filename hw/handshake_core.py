@@ -2,7 +2,7 @@
 
 ::
 
-                    results (pairs)
+                       results (meetings)
                           ^
                      +----|----------------------+
      r_entering ---->| [ R segment ] ----------->|----> r_leaving
@@ -10,184 +10,225 @@
      s_leaving  <----|<----------- [ S segment ] |<---- s_entering
                      +---------------------------+
 
-All cores of a chain obey one `Command` in the same cycle, so a tuple is never between two cores.
+All cores of a chain obey one command in the same cycle, so a tuple is never between two cores.
 """
 
-from amaranth import Array, Cat, Module, Mux, Signal, Value
-from amaranth.lib import data, fifo, stream, wiring
+from amaranth import Cat, Module, Signal, Value
+from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from .dimension import Dimension
-from .id_store import IdStore
+from . import fan
+from .errors import ParameterError
 from .parameters import Parameters
-from .segment import Segment
-from .socket import ID_WIDTH, PAIR_LAYOUT, box_layout, point_layout
+from .segment import DISTRIBUTED, Segment
+from .socket import box_layout, point_layout
 
-
-class Command(data.Struct):
-    """What every core does in this cycle; all low means rest."""
-
-    shift_r: 1  # an R tuple enters each core, the oldest leaves for the next
-    shift_s: 1
-    scan_r: 1  # the R segment shows its next row
-    scan_s: 1
-    turn: 1  # the probes have met every row: they end here, or give way to those that enter
-    load: 1  # this cycle's meetings are taken down; low while a core is still busy with the last ones
-    clear: 1  # with both shifts: rows become invalid
+#: How many cycles of meetings are told apart, at least. Twice what passes, even in the longest chain, until
+#: a pair that nothing competes with has left.
+_SPAN = 128
 
 
 def stored_layout(dims: data.StructLayout) -> data.StructLayout:
-    """A tuple as a window keeps it."""
-    return data.StructLayout({"valid": 1, "id": ID_WIDTH, "dims": dims})
+    """A tuple as a segment keeps it: without its id, which `Ledger` has."""
+    return data.StructLayout({"valid": 1, "dims": dims})
+
+
+def stamp_layout(parameters: Parameters) -> data.StructLayout:
+    """When tuples meet.
+
+    `age` says which row of the segment, counted from its newest; `step` and `epoch` are a count of the
+    tuples that have entered the chain. The numbers of an epoch are used again when all its pairs have left.
+    """
+    depth = parameters.segment // parameters.lanes
+    steps = max(2, -(-_SPAN // depth) // 2)
+    return data.StructLayout({"age": range(depth), "step": range(steps), "epoch": 1})
+
+
+def meeting_layout(parameters: Parameters) -> data.StructLayout:
+    """A pair as the place and time at which it met: the probe of `core` and a tuple in `lane`."""
+    place = {"lane": range(parameters.lanes), "core": range(parameters.cores)}
+    return data.StructLayout(stamp_layout(parameters).members | place)
+
+
+def command_layout(parameters: Parameters) -> data.StructLayout:
+    """What every core does in this cycle; all low means rest."""
+    scan = {
+        "advance_r": 1,  # the R segment goes to its next row
+        "advance_s": 1,
+        "show_r": 1,  # the row of the R segment is compared in the next cycle
+        "show_s": 1,
+    }
+    return data.StructLayout(
+        {
+            "shift_r": 1,  # an R tuple enters each core, the oldest leaves for the next
+            "shift_s": 1,
+            "clear": 1,  # with both shifts: rows become invalid
+            **(scan if parameters.lanes < parameters.segment else {}),
+            # Two cycles after rows were shown, or an R tuple entered a segment of one row: it has met them.
+            "meet_r": 1,
+            "meet_s": 1,
+            "stamp": stamp_layout(parameters),
+        }
+    )
 
 
 class CoreSignature(wiring.Signature):
     """What the chain sees of a core."""
 
-    def __init__(self, dims: tuple[Dimension, ...]):
-        r_shape = stored_layout(point_layout(dims))
-        s_shape = stored_layout(box_layout(dims))
+    def __init__(self, parameters: Parameters):
+        r_shape = stored_layout(point_layout(parameters.dims))
+        s_shape = stored_layout(box_layout(parameters.dims))
         super().__init__(
             {
-                "command": In(Command),
+                "command": In(command_layout(parameters)),
+                "number": In(range(parameters.cores)),  # which core this is
                 "r_entering": In(r_shape),
                 "r_leaving": Out(r_shape),
                 "s_entering": In(s_shape),
                 "s_leaving": Out(s_shape),
-                "results": Out(stream.Signature(PAIR_LAYOUT)),
-                "busy": Out(1),  # the chain must not go on: meetings are not taken down yet
-                "pending": Out(1),  # some pair has not left yet
-                "found": Out(1),  # a pair is taken down in this cycle
+                "results": Out(stream.Signature(meeting_layout(parameters))),
+                "busy": Out(1),  # the chain must stop before what is under way fills the queue
+                "pending": Out(2),  # some pair of epoch 0, of epoch 1, has not left yet
+                "found": Out(1),  # a pair leaves in this cycle
             }
         )
-
-
-def meet(dims: tuple[Dimension, ...], r, s) -> Value:
-    """Whether an R tuple and an S tuple are a pair."""
-    inside = [dim.contains(r.dims[f"d{k}"], s.dims[f"d{k}"]) for k, dim in enumerate(dims)]
-    return r.valid & s.valid & Cat(inside).all()
 
 
 class HandshakeCore(wiring.Component):
     """A segment of both windows; a tuple that enters one meets every tuple of the other.
 
     A tuple meets `lanes` others per cycle, so the meetings of one tuple take `depth = segment / lanes`
-    cycles. With a depth of 1 it meets them at the door, in the cycle in which it enters; otherwise
-    while the opposite segment goes through its rows, in the `depth` cycles after that.
+    cycles. With a depth of 1 all rows are in registers and the probe, the tuple that has entered, is the
+    newest of its segment in the cycle after. Otherwise rows are shown in registers, the probe's once, and
+    those of the opposite segment one after another.
 
-    The meetings of a cycle are taken down as a mask, whose pairs are queued one per cycle. `busy` is
-    high while more than one is left or the queue is full: the chain then stands still.
+    The pairs of a cycle are queued together as a mask and leave one per cycle. No core can stop the chain
+    at once: `busy` rises when the queue has room for no more than what the chain may still command.
 
-    Latency: from the cycle in which a tuple enters until its pair is on `results`, when nothing
-    competes: 2 cycles with a depth of 1, otherwise 3 plus the number of the row.
-    Throughput: a tuple every `depth` cycles as long as no core finds more than one pair in a cycle.
+    Latency: `LATENCY` cycles from the command that shows a row (with a depth of 1: that shifts) until its
+    pair is on `results`, when nothing competes.
+    Throughput: a row every cycle, as long as it brings at most one pair.
     """
 
+    LATENCY = 4
+    #: From the command that shows a row until its pairs count in `pending` and, a cycle later, in `busy`.
+    QUEUED = 3
+
     def __init__(self, parameters: Parameters):
-        self._dims = parameters.dims
+        self._parameters = parameters
         self._lanes = parameters.lanes
         self._depth = parameters.segment // parameters.lanes
-        self._buffer = parameters.buffer
-        super().__init__(CoreSignature(parameters.dims))
+        # Busy at one pair in the queue would slow down a core that finds one in every cycle.
+        least = 2 + self._under_way(parameters.cores) + 1
+        if parameters.buffer < least:
+            raise ParameterError(
+                f"buffer must be at least {least} with {parameters.cores} cores, not {parameters.buffer!r}"
+            )
+        super().__init__(CoreSignature(parameters))
+
+    @classmethod
+    def _under_way(cls, cores: int) -> int:
+        """How many rows may still be queued when the chain hears that a core is busy."""
+        return cls.QUEUED + 2 * fan.levels(cores)
 
     def elaborate(self, platform):
         m = Module()
         command = self.command
-        r = self._segment(m, "r", command.shift_r, command.scan_r)
-        s = self._segment(m, "s", command.shift_s, command.scan_s)
-
-        r_enters = command.shift_r & ~command.clear
-        s_enters = command.shift_s & ~command.clear
-        # The tuples that are meeting a segment now, at most one of them at a time.
-        if self._depth == 1:
-            r_probe, r_probing = self.r_entering, r_enters
-            s_probe, s_probing = self.s_entering, s_enters
-        else:
-            r_probe = Signal(self.r_entering.shape(), reset_less=True)
-            s_probe = Signal(self.s_entering.shape(), reset_less=True)
-            r_probing = Signal()
-            s_probing = Signal()
-            with m.If(command.turn):
-                m.d.sync += [r_probing.eq(r_enters), s_probing.eq(s_enters)]
-            with m.If(command.shift_r):
-                m.d.sync += r_probe.eq(self.r_entering)
-            with m.If(command.shift_s):
-                m.d.sync += s_probe.eq(self.s_entering)
-
         lanes = range(self._lanes)
+        r = self._rows(m, "r")
+        s = self._rows(m, "s")
         mask = Signal(self._lanes)
-        meetings = Cat(
-            (r_probing & meet(self._dims, r_probe, s.rows[lane]))
-            | (s_probing & meet(self._dims, r.rows[lane], s_probe))
-            for lane in lanes
+        for lane in lanes:
+            as_probe = self._meet(m, f"r_0_s_{lane}", r[0], s[lane])
+            as_stored = self._meet(m, f"r_{lane}_s_0", r[lane], s[0]) if lane else as_probe
+            m.d.comb += mask[lane].eq((command.meet_r & as_probe) | (command.meet_s & as_stored))
+
+        # One place stays empty, so that equal pointers mean an empty queue.
+        entry_layout = data.StructLayout(
+            ({"mask": self._lanes} if self._lanes > 1 else {}) | {"stamp": command.stamp.shape()}
         )
-        lowest = Signal(range(self._lanes))
-        for lane in reversed(lanes):
-            with m.If(mask[lane]):
-                m.d.comb += lowest.eq(lane)
-
-        pair = Signal(PAIR_LAYOUT)
-        if self._depth == 1:
-            # Nothing has moved since the mask was taken down: the probe is the newest of its segment.
-            r_probed = Signal()
-            with m.If(command.load):
-                m.d.sync += r_probed.eq(r_probing)
-            m.d.comb += [
-                pair.r_id.eq(self._id(m, "r", command.shift_r, Mux(r_probed, 0, lowest))),
-                pair.s_id.eq(self._id(m, "s", command.shift_s, Mux(r_probed, lowest, 0))),
-            ]
-        else:
-            pairs = [Signal(PAIR_LAYOUT, name=f"pair_{lane}", reset_less=True) for lane in lanes]
-            with m.If(command.load):
-                for lane in lanes:
-                    m.d.sync += [
-                        pairs[lane].r_id.eq(Mux(r_probing, r_probe.id, r.rows[lane].id)),
-                        pairs[lane].s_id.eq(Mux(r_probing, s.rows[lane].id, s_probe.id)),
-                    ]
-            m.d.comb += pair.eq(Array(pairs)[lowest])
-
-        m.submodules.queue = queue = fifo.SyncFIFO(width=PAIR_LAYOUT.size, depth=self._buffer)
-        rest = mask & (mask - 1)
-        with m.If(command.load):
-            m.d.sync += mask.eq(meetings)
-        with m.Elif(queue.w_rdy):
-            m.d.sync += mask.eq(rest)
+        written = Signal(range(self._parameters.buffer))
+        read = Signal(range(self._parameters.buffer))
+        filled = Signal.like(written)
+        m.submodules.queued = queue = memory.Memory(
+            shape=entry_layout, depth=1 << len(written), init=[], attrs=DISTRIBUTED
+        )
+        write = queue.write_port()
+        head = queue.read_port(domain="comb")
         m.d.comb += [
-            queue.w_data.eq(pair),
-            queue.w_en.eq(mask.any()),
-            self.results.payload.eq(queue.r_data),
-            self.results.valid.eq(queue.r_rdy),
-            queue.r_en.eq(self.results.ready),
-            self.found.eq(mask.any() & queue.w_rdy),
-            self.busy.eq(Mux(queue.w_rdy, rest.any(), mask.any())),
-            self.pending.eq(mask.any() | queue.r_rdy),
+            write.addr.eq(written),
+            write.data.stamp.eq(command.stamp),
+            write.en.eq(mask.any()),
+            head.addr.eq(read),
+            filled.eq(written - read),
         ]
+        with m.If(mask.any()):
+            m.d.sync += written.eq(written + 1)
+        room = self._parameters.buffer - 1 - self._under_way(self._parameters.cores)
+        m.d.sync += self.busy.eq(filled >= room)
+
+        # The oldest mask, whose pairs leave one by one.
+        waiting = written != read
+        leaving = Signal(self._lanes)
+        valid = Signal()
+        stamp = Signal(command.stamp.shape(), reset_less=True)
+        results = self.results
+        lowest = Signal(range(self._lanes))
+        rest = Signal(self._lanes)
+        for lane in reversed(lanes):
+            m.d.comb += rest[lane].eq(leaving[lane] & leaving[:lane].any())
+            with m.If(leaving[lane]):
+                m.d.comb += lowest.eq(lane)
+        with m.If(~valid | (results.ready & ~rest.any())):
+            m.d.sync += [valid.eq(waiting), read.eq(read + waiting), stamp.eq(head.data.stamp)]
+            if self._lanes > 1:
+                m.d.sync += leaving.eq(head.data.mask)
+        with m.Elif(results.ready):
+            m.d.sync += leaving.eq(rest)
+        if self._lanes > 1:
+            m.d.comb += write.data.mask.eq(mask)
+        m.d.comb += [
+            *(results.payload[name].eq(stamp[name]) for name in stamp.shape().members),
+            results.payload.lane.eq(lowest),
+            results.payload.core.eq(self.number),
+            results.valid.eq(valid),
+            self.found.eq(valid & results.ready),
+        ]
+        for epoch in range(2):
+            m.d.comb += self.pending[epoch].eq(
+                (valid & (stamp.epoch == epoch)) | (waiting & (head.data.stamp.epoch == epoch))
+            )
         return m
 
-    def _segment(self, m: Module, side: str, shift: Value, advance: Value) -> Segment:
-        """A stream's segment, from which and to which its tuples go."""
-        entering, leaving = getattr(self, f"{side}_entering"), getattr(self, f"{side}_leaving")
-        kept = dict(entering.shape().members)
-        if self._depth == 1:
-            del kept["id"]  # see `_id`
-        segment = Segment(data.StructLayout(kept), self._lanes, self._depth)
-        m.submodules[f"{side}_segment"] = segment
-        m.d.comb += [segment.entering[name].eq(entering[name]) for name in kept]
-        m.d.comb += [leaving[name].eq(segment.leaving[name]) for name in kept]
-        m.d.comb += [
-            segment.shift.eq(shift),
-            segment.advance.eq(advance),
-            segment.clear.eq(self.command.clear),
-        ]
-        return segment
+    def _meet(self, m: Module, name: str, r, s) -> Value:
+        """Whether an R tuple and an S tuple are a pair, one cycle later.
 
-    def _id(self, m: Module, side: str, shift: Value, index: Value) -> Value:
-        """The id of a stream's tuple, where rows show all tuples but only one id is asked for at a time."""
-        m.submodules[f"{side}_ids"] = ids = IdStore(self._lanes)
-        m.d.comb += [
-            ids.entering.eq(getattr(self, f"{side}_entering").id),
-            ids.shift.eq(shift),
-            ids.index.eq(index),
-            getattr(self, f"{side}_leaving").id.eq(ids.leaving),
+        A register for each test: taken together they would cost up to twice the logic, and more time.
+        """
+        tests = [r.valid & s.valid]
+        tests += [
+            dim.contains(r.dims[f"d{k}"], s.dims[f"d{k}"]) for k, dim in enumerate(self._parameters.dims)
         ]
-        return ids.id
+        passed = Signal(len(tests), name=name, reset_less=True)
+        m.d.sync += passed.eq(Cat(tests))
+        return passed.all()
+
+    def _rows(self, m: Module, side: str) -> list:
+        """A stream's segment, from which and to which its tuples go; the rows that can meet."""
+        command = self.command
+        entering, leaving = getattr(self, f"{side}_entering"), getattr(self, f"{side}_leaving")
+        segment = Segment(entering.shape(), self._lanes, self._depth)
+        m.submodules[f"{side}_segment"] = segment
+        m.d.comb += [
+            segment.entering.eq(entering),
+            leaving.eq(segment.leaving),
+            segment.shift.eq(command[f"shift_{side}"]),
+            segment.clear.eq(command.clear),
+        ]
+        if self._depth == 1:
+            return [segment.rows[lane] for lane in range(self._lanes)]
+        m.d.comb += segment.advance.eq(command[f"advance_{side}"])
+        shown = Signal(segment.rows.shape(), name=f"{side}_shown", reset_less=True)
+        with m.If(command[f"show_{side}"]):
+            m.d.sync += shown.eq(segment.rows)
+        return [shown[lane] for lane in range(self._lanes)]

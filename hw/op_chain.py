@@ -67,7 +67,7 @@ class OpChain(wiring.Component):
     @staticmethod
     def _quiet(parameters: Parameters) -> int:
         """For how many cycles the tree must be empty before a record comes out."""
-        return 1 + Gather.levels(parameters.cores)
+        return 1 + Gather.busy_lag(parameters.cores)
 
     def elaborate(self, platform):
         m = Module()
@@ -111,7 +111,7 @@ class OpChain(wiring.Component):
         end = blocks[-1].downstream
         record = Signal(RESULT_LAYOUT, reset_less=True)
         waiting = Signal()
-        # For how many cycles the tree has said that it is empty, which it may say a cycle late per level.
+        # For how many cycles the tree has said that it is empty, which it says late.
         quiet = Signal(range(self._quiet(p) + 1))
         speaks = Signal()  # the record is on `results`, and what is found meanwhile waits
         refused = data.View(INSTRUCTION_LAYOUT, end.payload.id[: INSTRUCTION_LAYOUT.size])

@@ -56,16 +56,19 @@ class Segment(wiring.Component):
 
         previous = self.entering
         for lane in range(self._lanes):
-            incoming = Signal(shape, name=f"incoming_{lane}")
-            m.d.comb += incoming.eq(previous)
-            with m.If(self.clear):
-                m.d.comb += incoming.valid.eq(0)
             if self._depth == 1:
                 bank = Signal(shape, name=f"bank_{lane}", reset_less=True)
                 with m.If(self.shift):
-                    m.d.sync += bank.eq(incoming)
+                    m.d.sync += bank.eq(previous)
+                # Whatever shifts: this needs no logic, only a register's reset.
+                with m.If(self.clear):
+                    m.d.sync += bank.valid.eq(0)
                 row = bank
             else:
+                incoming = Signal(shape, name=f"incoming_{lane}")
+                m.d.comb += incoming.eq(previous)
+                with m.If(self.clear):
+                    m.d.comb += incoming.valid.eq(0)
                 bank = m.submodules[f"bank_{lane}"] = memory.Memory(
                     shape=shape, depth=self._depth, init=[], attrs=DISTRIBUTED
                 )

@@ -57,6 +57,7 @@ class Stamp(wiring.Component):
     """The component `kind(*arguments)`, placed as an instance of one shared module.
 
     `reset` resets it too: a ResetInserter around it would not reach into an instance, nor into those inside.
+    A component whose class says `KEPT` stays a module of its own in synthesis.
     """
 
     def __init__(self, kind: Callable[..., wiring.Component], *arguments, reset: Value | int = 0):
@@ -72,6 +73,10 @@ class Stamp(wiring.Component):
         if self._name not in collected.modules:
             component = kind(*arguments)
             text = convert(component, self._name, sources=collected.sources)
+            if getattr(kind, "KEPT", False):
+                head = f"module {self._name}("
+                text = text.replace(head, f"(* keep_hierarchy = 1 *)
+{head}", 1)
             collected.modules[self._name] = _Module(component.signature, text)
         self._component = None
         super().__init__(collected.modules[self._name].signature)

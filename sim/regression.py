@@ -35,7 +35,7 @@ CONFIGURATIONS = (
     Parameters(cores=1, segment=1, lanes=1),
     Parameters(cores=2, segment=8, lanes=1),
     Parameters(cores=5, segment=6, lanes=2),
-    Parameters(cores=17, segment=2, lanes=2, buffer=2),
+    Parameters(cores=17, segment=2, lanes=2, buffer=10),
     Parameters(cores=3, segment=8, lanes=8, dims=(Dimension.parse("equal32"),)),
     Parameters(cores=3, segment=4, lanes=1, dims=tuple(map(Dimension.parse, ("not_equal8", "band64")))),
     Parameters(cores=3, segment=3, lanes=3, dims=tuple(map(Dimension.parse, ("not_band16", "at_least33")))),

@@ -122,3 +122,55 @@ async def mark_needs_no_more_tuples_than_it_says(dut):
     traffic = await bench.exchange(np.concatenate([streams.words, bench.mark(5), later.words]), until=5)
     assert traffic.results.tag[-1] == Tag.MARK.value
     assert set(traffic.pairs) >= set(streams.pairs(bench.parameters.capacity))
+
+
+@cocotb.test()
+async def a_burst_fills_every_queue(dut):
+    """All match in every core and nobody takes them; a mark and a flush are right behind, in either order."""
+    bench = await Testbench.start(dut)
+    p = bench.parameters
+    for first, chance_s in ((bench.mark(1), 0.5), (bench.flush(1), 0.2)):
+        streams = bench.streams(3 * p.capacity + 40, span=1, width=0, chance_s=chance_s)
+        traffic = await bench.exchange(
+            np.concatenate([streams.words, first, bench.flush(2)]), until=2, refuse=100 * p.capacity + 500
+        )
+        assert sorted(traffic.pairs) == streams.pairs(p.capacity)
+        assert bench.counters()["stalls"] > 0
+    await bench.ends_empty()
+
+
+@cocotb.test()
+async def a_pair_that_waits_keeps_its_ids(dut):
+    """One pair is not taken while more tuples enter than are told apart: they wait, and the pair is right."""
+    bench = await Testbench.start(dut)
+    p = bench.parameters
+    count = 3 * (p.capacity + 256)
+    words = [
+        _points(bench, 1),
+        _boxes(bench, 1, match=True),
+        _boxes(bench, count, match=False),
+        bench.flush(),
+    ]
+    # They meet at once if there is one core, otherwise as the others push.
+    traffic = await bench.exchange(np.concatenate(words), refuse=6 * count * _depth(bench))
+    assert traffic.pairs == [(0, 0)]
+    assert bench.counters()["stalls"] > 0
+    await bench.ends_empty()
+
+
+@cocotb.test()
+async def reset_while_queues_are_full(dut):
+    """Whatever is queued, under way or refused, a reset forgets it."""
+    bench = await Testbench.start(dut)
+    p = bench.parameters
+    for _ in range(6):
+        streams = bench.streams(3 * p.capacity + 20, span=1, width=0)
+        await bench.push(
+            streams.words, cycles=int(bench.random.integers(1, 4 * p.capacity * _depth(bench) + 40))
+        )
+        await bench.reset()
+        await bench.ends_empty()
+    streams = bench.streams(3 * p.capacity, span=1, width=0)
+    traffic = await bench.exchange(np.concatenate([streams.words, bench.flush()]))
+    assert sorted(traffic.pairs) == streams.pairs(p.capacity)
+    await bench.ends_empty()

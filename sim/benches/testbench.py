@@ -208,6 +208,20 @@ class Testbench:
         dut.results__ready.value = 0
         return traffic
 
+    async def push(self, words: np.ndarray, *, cycles: int) -> None:
+        """Sends words for some cycles, and takes no results."""
+        dut = self.dut
+        for word in words:
+            dut.tuples__payload.value = _integer(word)
+            dut.tuples__valid.value = 1
+            taken = False
+            while not taken and cycles:
+                await RisingEdge(dut.clk)
+                taken = bool(int(dut.tuples__ready.value))
+                cycles -= 1
+                self.cycle += 1
+        dut.tuples__valid.value = 0
+
     async def ends_empty(self) -> None:
         """Checks that nothing more comes out."""
         traffic = await self.exchange(self.flush(4711), until=4711)

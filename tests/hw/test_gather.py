@@ -52,6 +52,9 @@ def test_levels(inputs, levels):
 def test_latency_is_the_number_of_levels(inputs):
     cycles, _ = run(Gather(SHAPE, inputs), [1] + [0] * (inputs - 1))
     assert cycles == [Gather.levels(inputs)]
+    # Each node passes the turn on first.
+    cycles, _ = run(Gather(SHAPE, inputs), [0] * (inputs - 1) + [1])
+    assert Gather.levels(inputs) <= cycles[0] <= 2 * Gather.levels(inputs)
 
 
 @pytest.mark.parametrize("busy", [1, 2, 17])
@@ -64,3 +67,49 @@ def test_inputs_take_turns():
     _, got = run(Merge(SHAPE), [5] * FANIN)
     origins = [origin for origin, _ in got]
     assert all(sorted(origins[k : k + FANIN]) == list(range(FANIN)) for k in range(0, len(origins), FANIN))
+
+
+def test_a_node_does_not_wait_for_ready_to_take():
+    """It has room for two, so `ready` of an input does not follow that of the output."""
+    dut = Merge(SHAPE)
+
+    async def testbench(ctx):
+        ctx.set(dut.inputs[0].valid, 1)
+        taken = []
+        for _ in range(4):
+            taken.append(ctx.get(dut.inputs[0].ready))
+            ctx.set(dut.output.ready, 1)
+            assert ctx.get(dut.inputs[0].ready) == taken[-1]
+            ctx.set(dut.output.ready, 0)
+            await ctx.tick()
+        assert taken == [1, 1, 0, 0]
+
+    simulate(dut, [testbench])
+
+
+@pytest.mark.parametrize("inputs", [2, 5, 40])
+def test_busy_tells_what_is_held_by_a_field(inputs):
+    shape = data.StructLayout({"number": 7, "odd": 1})
+    dut = Gather(shape, inputs, "odd")
+
+    async def testbench(ctx):
+        async def settled():
+            ctx.set(dut.inputs[inputs - 1].valid, 0)
+            for _ in range(2 * Gather.levels(inputs) + Gather.busy_lag(inputs)):
+                await ctx.tick()
+            return ctx.get(dut.busy)
+
+        assert await settled() == 0
+        for odd, want in ((1, 0b10), (0, 0b11)):
+            ctx.set(dut.inputs[inputs - 1].payload, {"number": 5, "odd": odd})
+            ctx.set(dut.inputs[inputs - 1].valid, 1)
+            await ctx.tick().until(dut.inputs[inputs - 1].ready)
+            assert await settled() == want
+        ctx.set(dut.output.ready, 1)
+        await ctx.tick()
+        ctx.set(dut.output.ready, 0)
+        assert await settled() == 0b01
+        ctx.set(dut.output.ready, 1)
+        assert await settled() == 0
+
+    simulate(dut, [testbench])

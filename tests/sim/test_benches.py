@@ -7,7 +7,7 @@ from sim import regression
 from ..configurations import parameters
 
 
-@pytest.mark.parametrize("device, count", [("parallel", 48), ("serial", 48), ("opblock_serial", 51)])
+@pytest.mark.parametrize("device, count", [("parallel", 51), ("serial", 51), ("opblock_serial", 51)])
 def test_benches_pass(device, count, request):
     outcome = regression.run(parameters(device), seed=request.config.option.seed)
     assert outcome.failed == ()

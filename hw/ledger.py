@@ -1,0 +1,152 @@
+"""The ids of both windows, kept once for all cores of a handshake chain.
+
+::
+
+    tuples that enter --> [ ids of R ]  [ ids of S ]  [ steps ]
+                                ^             ^           ^
+    meetings ----> which step ->+---- which --+-- tuples -+----> pairs of ids
+
+All tuples of a stream move at once, so where and when two of them met tells which they were: cores need
+neither keep ids nor pass them on.
+"""
+
+from amaranth import Module, Mux, Signal
+from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from .handshake_core import meeting_layout, stamp_layout
+from .parameters import Parameters
+from .socket import ID_WIDTH, PAIR_LAYOUT
+
+#: An id, or none.
+OPTION_LAYOUT = data.StructLayout({"valid": 1, "id": ID_WIDTH})
+
+
+class Ledger(wiring.Component):
+    """Turns meetings into pairs of ids, and tells the ids that leave full windows.
+
+    `enter_r` or `enter_s` is high while a tuple with this `id` enters the chain, as number `step` of `epoch`.
+    If `evict` is high too its window is full; the id of the tuple that leaves is on `evicted_r` or
+    `evicted_s` `EVICTION` cycles later. `held[k]` is high while a meeting of epoch `k` still needs its step
+    or ids.
+
+    Latency: `LATENCY` cycles. Throughput: one pair per cycle.
+    """
+
+    LATENCY = 4
+    EVICTION = 3
+
+    def __init__(self, parameters: Parameters):
+        self._parameters = parameters
+        stamp = stamp_layout(parameters)
+        super().__init__(
+            {
+                "enter_r": In(1),
+                "enter_s": In(1),
+                "evict": In(1),
+                "id": In(ID_WIDTH),
+                "step": In(stamp["step"].shape),
+                "epoch": In(1),
+                "meetings": In(stream.Signature(meeting_layout(parameters))),
+                "pairs": Out(stream.Signature(PAIR_LAYOUT)),
+                "held": Out(2),
+                "evicted_r": Out(OPTION_LAYOUT),
+                "evicted_s": Out(OPTION_LAYOUT),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        p = self._parameters
+        depth = p.segment // p.lanes
+        steps = 2 << len(self.step)
+        # A meeting is at most all steps old, and its tuples were at most as old as a window then.
+        places = range(1 << (p.capacity + steps - 1).bit_length())
+
+        # Tuples that enter.
+        entered = {side: Signal(name=f"{side}_entered") for side in "rs"}
+        evicts = Signal()
+        id = Signal(ID_WIDTH, reset_less=True)
+        number = Signal(range(steps), reset_less=True)
+        m.d.sync += [
+            entered["r"].eq(self.enter_r),
+            entered["s"].eq(self.enter_s),
+            evicts.eq(self.evict),
+            id.eq(self.id),
+            number.eq((self.epoch << len(self.step)) | self.step),
+        ]
+        step_layout = data.StructLayout({"r_probes": 1, "newest_r": places, "first_s": places})
+        m.submodules.steps = step_memory = memory.Memory(shape=step_layout, depth=steps, init=[])
+        step_write = step_memory.write_port()
+        newest = {}
+        lookups = {}
+        for side in "rs":
+            newest[side] = Signal(places, name=f"newest_{side}")
+            ids = m.submodules[f"{side}_ids"] = memory.Memory(shape=ID_WIDTH, depth=len(places), init=[])
+            write = ids.write_port()
+            oldest = ids.read_port()
+            lookups[side] = ids.read_port()
+            with m.If(getattr(self, f"enter_{side}")):
+                m.d.sync += newest[side].eq(newest[side] + 1)
+            leaving = Signal(name=f"{side}_leaving")
+            evicted = getattr(self, f"evicted_{side}")
+            m.d.comb += [
+                write.addr.eq(newest[side]),
+                write.data.eq(id),
+                write.en.eq(entered[side]),
+                oldest.addr.eq(newest[side] - p.capacity),
+            ]
+            m.d.sync += [
+                leaving.eq(entered[side] & evicts),
+                evicted.valid.eq(leaving),
+                evicted.id.eq(oldest.data),
+            ]
+        m.d.comb += [
+            step_write.en.eq(entered["r"] | entered["s"]),
+            step_write.addr.eq(number),
+            step_write.data.r_probes.eq(entered["r"]),
+            step_write.data.newest_r.eq(newest["r"]),
+            # The newest S tuple is in the last core; this is the one at the same place in the first.
+            step_write.data.first_s.eq(newest["s"] - (p.cores - 1) * p.segment),
+        ]
+
+        # Meetings, through three stages: the step, the first tuples of the core, the two that met.
+        step_read = step_memory.read_port()
+        move = Signal()
+        meeting = self.meetings.payload
+        valid = Signal(4)
+        epochs = Signal(2, reset_less=True)
+        offset = Signal(range(p.capacity), reset_less=True)
+        behind = [Signal(range(p.segment), name=f"behind_{k}", reset_less=True) for k in range(2)]
+        first = {side: Signal(places, name=f"{side}_first", reset_less=True) for side in "rs"}
+        r_probes = Signal(reset_less=True)
+        pair = Signal(PAIR_LAYOUT, reset_less=True)
+        m.d.comb += [
+            move.eq(~valid[3] | self.pairs.ready),
+            self.meetings.ready.eq(move),
+            step_read.en.eq(move),
+            step_read.addr.eq((meeting.epoch << len(self.step)) | meeting.step),
+            lookups["r"].en.eq(move),
+            lookups["s"].en.eq(move),
+            lookups["r"].addr.eq(first["r"] - Mux(r_probes, 0, behind[1])),
+            lookups["s"].addr.eq(first["s"] - Mux(r_probes, behind[1], 0)),
+            self.pairs.valid.eq(valid[3]),
+            self.pairs.payload.eq(pair),
+        ]
+        with m.If(move):
+            m.d.sync += [
+                valid.eq((valid << 1) | self.meetings.valid),
+                epochs.eq((epochs << 1) | meeting.epoch),
+                offset.eq(meeting.core * p.segment),
+                behind[0].eq(meeting.lane * depth + meeting.age),
+                behind[1].eq(behind[0]),
+                first["r"].eq(step_read.data.newest_r - offset),
+                first["s"].eq(step_read.data.first_s + offset),
+                r_probes.eq(step_read.data.r_probes),
+                pair.r_id.eq(lookups["r"].data),
+                pair.s_id.eq(lookups["s"].data),
+            ]
+        for epoch in range(2):
+            held = [valid[stage] & (epochs[stage] == epoch) for stage in range(2)]
+            m.d.comb += self.held[epoch].eq(held[0] | held[1])
+        return m
