@@ -75,8 +75,7 @@ class Stamp(wiring.Component):
             text = convert(component, self._name, sources=collected.sources)
             if getattr(kind, "KEPT", False):
                 head = f"module {self._name}("
-                text = text.replace(head, f"(* keep_hierarchy = 1 *)
-{head}", 1)
+                text = text.replace(head, f"(* keep_hierarchy = 1 *)\n{head}", 1)
             collected.modules[self._name] = _Module(component.signature, text)
         self._component = None
         super().__init__(collected.modules[self._name].signature)
