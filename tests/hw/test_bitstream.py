@@ -13,6 +13,7 @@ import pytest
 from hw import bitstream, tools, vendor
 from hw.bitstream import Plan, build, main
 from hw.errors import TimingError, ToolError
+from hw.frame import Register
 
 TINY = {"cores": "1", "segment": "1", "dims": "equal8"}
 
@@ -76,7 +77,9 @@ def test_the_whole_gateware_becomes_a_bitstream_that_says_what_it_is(folders):
     assert b"LFE5U-85F" in bits[:200] and len(bits) > 100_000
     digest = plan(**TINY).digest
     verilog = (built.folder / "touchline.v").read_text()
-    assert f"32'd{int.from_bytes(digest[:4], 'little')}" in verilog
+    for k in range(8):
+        word = int.from_bytes(digest[4 * k : 4 * k + 4], "little")
+        assert f"registers[{Register.BUILD.value + k}] = 32'd{word};" in verilog
     for line in (
         r"file +build/ulx3s-85f/touchline\.bit \([\d,]+ bytes\)",
         r"sha256 +[0-9a-f]{64}",
