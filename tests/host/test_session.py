@@ -138,7 +138,7 @@ def test_explain_says_where_each_dimension_is_decided():
 
 def test_an_error_in_the_middle_leaves_no_tuples_for_the_next_join(monkeypatch):
     """A run is over, and the device empty, before its pairs are rechecked, which may fail."""
-    monkeypatch.setattr("host.session.CHUNK", 16)
+    monkeypatch.setattr("host.runner.CHUNK", 16)
     count = 40
     r = rows(range(count), x=pa.array([2**31 - 1] * count, pa.int32()))
     s = rows(range(count), a=pa.array([1] * count, pa.int32()))
@@ -191,8 +191,8 @@ def test_windows_close_to_the_device_cost_no_horizons(window, most):
 @pytest.mark.parametrize("chunk", [1, 7, 64])
 def test_horizons_are_the_oldest_that_may_still_be_met(chunk, monkeypatch, rng):
     """Each horizon, against a search of everything that follows it; and the device agrees."""
-    monkeypatch.setattr("host.session.HORIZON_DISTANCE", 1)
-    monkeypatch.setattr("host.session.CHUNK", chunk)
+    monkeypatch.setattr("host.batches.HORIZON_DISTANCE", 1)
+    monkeypatch.setattr("host.runner.CHUNK", chunk)
     count = 120
     r, s = (
         rows(np.sort(rng.integers(0, 60, count)), **{name: rng.integers(0, 9, count)}) for name in ("x", "a")

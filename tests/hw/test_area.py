@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hw.area import PAPER, measure
+from hw.dimension import Dimension
 from hw.joiner import JOINERS
 from hw.parameters import ARCHITECTURES
 
@@ -17,6 +18,11 @@ def test_cores_cost_no_more_than_planned_and_no_more_in_longer_chains(lanes, mos
     # A serial core's segments are in distributed RAM, not in registers.
     assert lanes > 1 or few.ram / 4 > 2 * PAPER.segment
     assert lanes > 1 or few.flip_flops / 4 < 2 * PAPER.segment * 65
+
+
+def test_programmable_blocks_cost_no_more_than_planned():
+    block = replace(PAPER, architecture="opblock", cores=4, lanes=1, dims=(Dimension.parse("band32"),))
+    assert measure(block).luts / 4 <= 1200
 
 
 def test_every_architecture_has_a_joiner():

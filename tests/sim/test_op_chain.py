@@ -192,7 +192,8 @@ def test_composites_join_a_third_stream(chain):
     assert count(found, Tag.COMPOSITE, 1) and count(found, Tag.PAIR, 2)
 
 
-def test_a_new_program_takes_effect_between_two_tuples(chain):
+@pytest.mark.parametrize("stalls", [(0, 0), (0, 150), (150, 0), (90, 120)])
+def test_a_new_program_takes_effect_between_two_tuples(chain, stalls):
     """Of equal tuples, those before the new query are answered by the old one and the rest by the new."""
     ones = [np.ones(1, np.uint64) for _ in chain.dims]
     for query in range(8):
@@ -201,7 +202,7 @@ def test_a_new_program_takes_effect_between_two_tuples(chain):
         chain.parts.append(pack_boxes(chain.dims, np.array([query]), ones, ones))
         for id in range(20):
             chain.parts.append(pack_points(chain.dims, np.array([id]), ones))
-    found = chain.check()
+    found = chain.check(stalls)
     assert [each.fields for each in found if each.tag is Tag.PAIR] == [
         (id, query) for query in range(8) for id in range(20)
     ]
