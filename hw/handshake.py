@@ -142,7 +142,7 @@ class Handshake(wiring.Component):
         go = Signal()  # no core is busy
         free = Signal()  # a tuple may enter
         probing = Signal()  # rows are shown in this cycle
-        resting = Signal()  # the newest tuples have met all rows
+        resting = Signal(init=1)  # the newest tuples have met all rows
         r_probes = Signal()
         compared = Signal(2)
         met = Signal(2)
@@ -175,49 +175,47 @@ class Handshake(wiring.Component):
                 opens.eq(number[:-1].all()),
             ]
         if depth == 1:
-            m.d.comb += [free.eq(go & ~fenced), probing.eq(shift), r_probes.eq(shift_r), resting.eq(1)]
+            m.d.comb += [free.eq(go & ~fenced), probing.eq(shift), r_probes.eq(shift_r)]
             m.d.sync += stamped.eq(stamp)
         else:
-            step = Signal(range(depth + 1))  # how many rows the probe has yet to meet
+            step = Signal(range(depth))  # how many rows the probe has yet to meet after this one
             first = Signal()
+            last = Signal()
             shown = Signal.like(stamp)
-            m.d.comb += [
-                free.eq(go & (step <= 1) & ~fenced),
-                probing.eq(go & (step != 0)),
-                resting.eq(step == 0),
-            ]
+            m.d.comb += [free.eq(go & (resting | last) & ~fenced), probing.eq(go & ~resting)]
             m.d.sync += [shown.eq(stamp), stamped.eq(shown)]
             with m.If(probing):
                 m.d.sync += [
                     step.eq(step - 1),
                     first.eq(0),
+                    last.eq(step == 1),
+                    resting.eq(last),
                     stamp.age.eq(Mux(stamp.age == 0, depth - 1, stamp.age - 1)),
                 ]
             with m.If(shift):
-                m.d.sync += [step.eq(depth), first.eq(1), r_probes.eq(shift_r), stamp.age.eq(depth - 2)]
+                m.d.sync += [
+                    *(step.eq(depth - 1), first.eq(1), last.eq(0), resting.eq(0)),
+                    *(r_probes.eq(shift_r), stamp.age.eq(depth - 2)),
+                ]
             # The probe is shown with the first row, and then its segment moves on. The segment to be scanned
             # has moved to its first row with the shift, and stays at the last, the oldest.
             for side, scanned, opposite in (("r", ~r_probes, shift_s), ("s", r_probes, shift_r)):
                 m.d.comb += [
                     command[f"show_{side}"].eq(probing & (first | scanned)),
-                    command[f"advance_{side}"].eq(opposite | (probing & (first | (scanned & (step != 1))))),
+                    command[f"advance_{side}"].eq(opposite | (probing & (first | (scanned & ~last)))),
                 ]
 
         # Tokens and tuples, one word per turn. A mark that is due and an error go first.
-        distance = self.mark_distance(p)
-        mark_layout = data.StructLayout({"valid": 1, "id": ID_WIDTH, "left": range(distance + 1)})
-        mark = Signal(mark_layout)
-        next_mark = Signal(mark_layout)
-        due = Signal()
-        settled = Signal()  # nothing has entered since the windows were empty
-        record = Signal(RESULT_LAYOUT, reset_less=True)
         remaining = Signal(range(max(p.capacity, depth) + 1), init=depth)
+        record = Signal(RESULT_LAYOUT, reset_less=True)
+        due = Signal()
         take = Signal()
         quiet = Signal()
-        m.d.sync += due.eq(mark.valid & (mark.left == 0))
+        announced = Signal()
         m.d.comb += [
             self.tuples.ready.eq((state == State.RUN) & free & ~due),
             take.eq(self.tuples.ready & self.tuples.valid),
+            announced.eq((state == State.ANNOUNCE) & quiet & ~ledger.pairs.valid & self.results.ready),
         ]
         with m.Switch(state):
             with m.Case(State.CLEAR):
@@ -226,14 +224,8 @@ class Handshake(wiring.Component):
                     m.d.comb += [shift_r.eq(1), shift_s.eq(1)]
                     m.d.sync += remaining.eq(remaining - 1)
                     with m.If(remaining == 1):
-                        m.d.sync += [
-                            *(state.eq(State.RUN), settled.eq(1)),
-                            *(mark.left.eq(0), next_mark.left.eq(0)),
-                        ]
+                        m.d.sync += state.eq(State.RUN)
             with m.Case(State.RUN):
-                with m.If(shift):
-                    m.d.sync += settled.eq(0)
-                    m.d.sync += [slot.left.eq(slot.left - (slot.left != 0)) for slot in (mark, next_mark)]
                 with m.If(take):
                     with m.Switch(word.kind):
                         with m.Case(Kind.R):
@@ -241,33 +233,15 @@ class Handshake(wiring.Component):
                         with m.Case(Kind.S):
                             m.d.comb += shift_s.eq(1)
                         with m.Case(Kind.FLUSH):
-                            # From the first core to the last: then each R tuple has met every S tuple.
-                            if p.cores > 1:
-                                m.d.sync += [state.eq(State.FLUSH), remaining.eq((p.cores - 1) * p.segment)]
-                            else:
-                                m.d.sync += [state.eq(State.CLEAR), remaining.eq(depth)]
-                        with m.Case(Kind.MARK):
-                            newest = {"valid": 1, "id": word.id, "left": Mux(settled, 0, distance)}
-                            for slot, unused in ((mark, ~mark.valid), (next_mark, mark.valid)):
-                                with m.If(unused):
-                                    m.d.sync += [slot[name].eq(value) for name, value in newest.items()]
-                        with m.Case(Kind.HORIZON_R, Kind.HORIZON_S):
+                            m.d.sync += state.eq(State.FLUSH if p.cores > 1 else State.CLEAR)
+                        with m.Case(Kind.MARK, Kind.HORIZON_R, Kind.HORIZON_S):
                             pass
                         with m.Default():
-                            m.d.sync += [
-                                state.eq(State.ANNOUNCE),
-                                record.tag.eq(Tag.ERROR),
-                                record.body.error.fault.eq(Fault.UNKNOWN_KIND),
-                                record.body.error.value.eq(word.kind),
-                            ]
+                            m.d.sync += state.eq(State.ANNOUNCE)
                 with m.If(due & free):
-                    m.d.sync += [
-                        state.eq(State.ANNOUNCE),
-                        record.tag.eq(Tag.MARK),
-                        record.body.mark.id.eq(mark.id),
-                        mark.eq(next_mark),
-                        next_mark.valid.eq(0),
-                    ]
+                    m.d.sync += state.eq(State.ANNOUNCE)
+                # From the first core to the last: then each R tuple has met every S tuple.
+                m.d.sync += remaining.eq((p.cores - 1) * p.segment if p.cores > 1 else depth)
             with m.Case(State.FLUSH):
                 with m.If(free):
                     m.d.comb += shift_r.eq(1)
@@ -275,8 +249,50 @@ class Handshake(wiring.Component):
                     with m.If(remaining == 1):
                         m.d.sync += [state.eq(State.CLEAR), remaining.eq(depth)]
             with m.Case(State.ANNOUNCE):
-                with m.If(quiet & ~ledger.pairs.valid & self.results.ready):
+                with m.If(announced):
                     m.d.sync += state.eq(State.RUN)
+
+        # What was taken and what entered in the last cycles, so that nothing more hangs on `take`.
+        token_layout = data.StructLayout({"kind": Kind, "id": ID_WIDTH})
+        tokens = [Signal(token_layout, name=f"token_{k}") for k in range(Ledger.EVICTION - 1)]
+        entered = Signal(2)
+        cleared = Signal()
+        m.d.sync += [
+            tokens[0].kind.eq(Mux(take, word.kind, Kind.R)),
+            tokens[0].id.eq(word.id),
+            *(after.eq(before) for before, after in pairwise(tokens)),
+            entered.eq(Mux(state == State.RUN, Cat(shift_r, shift_s), 0)),
+            cleared.eq(clear),
+        ]
+
+        # Marks, one that waits and the newest behind it, with how many tuples must still enter.
+        distance = self.mark_distance(p)
+        mark_layout = data.StructLayout({"valid": 1, "id": ID_WIDTH, "left": range(distance + 1)})
+        mark = Signal(mark_layout)
+        next_mark = Signal(mark_layout)
+        settled = Signal()  # nothing has entered since the windows were empty
+        m.d.sync += due.eq(mark.valid & (mark.left == 0))
+        with m.If(entered.any()):
+            m.d.sync += settled.eq(0)
+            m.d.sync += [slot.left.eq(slot.left - (slot.left != 0)) for slot in (mark, next_mark)]
+        with m.If(cleared):
+            m.d.sync += [settled.eq(1), mark.left.eq(0), next_mark.left.eq(0)]
+        with m.If(tokens[0].kind == Kind.MARK):
+            newest = {"valid": 1, "id": tokens[0].id, "left": Mux(settled, 0, distance)}
+            for slot, unused in ((mark, ~mark.valid), (next_mark, mark.valid)):
+                with m.If(unused):
+                    m.d.sync += [slot[name].eq(value) for name, value in newest.items()]
+        with m.If(announced & (record.tag == Tag.MARK)):
+            m.d.sync += [mark.eq(next_mark), next_mark.valid.eq(0), due.eq(0)]
+        with m.If(state == State.RUN):
+            with m.If(due):
+                m.d.sync += [record.tag.eq(Tag.MARK), record.body.mark.id.eq(mark.id)]
+            with m.Else():
+                m.d.sync += [
+                    record.tag.eq(Tag.ERROR),
+                    record.body.error.fault.eq(Fault.UNKNOWN_KIND),
+                    record.body.error.value.eq(word.kind),
+                ]
 
         # Pairs, or the record once none is left inside: neither seen in `pending` nor on the way there.
         unseen = HandshakeCore.QUEUED + 2 * lag
@@ -299,29 +315,25 @@ class Handshake(wiring.Component):
 
         # Ids, and those that leave full windows, against the horizon of the moment in which they left.
         m.d.comb += [
-            ledger.enter_r.eq(shift_r & shift),
-            ledger.enter_s.eq(shift_s & shift),
+            ledger.enter_r.eq(shift_r & ~clear),
+            ledger.enter_s.eq(shift_s & ~clear),
             ledger.id.eq(word.id),
             ledger.step.eq(number[:-1]),
             ledger.epoch.eq(number[-1]),
         ]
-        told_layout = data.StructLayout({"kind": Kind, "id": ID_WIDTH})
-        told = [Signal(told_layout, name=f"told_{k}") for k in range(Ledger.EVICTION - 1)]
-        m.d.sync += [told[0].kind.eq(Mux(take, word.kind, Kind.R)), told[0].id.eq(word.id)]
-        m.d.sync += [after.eq(before) for before, after in pairwise(told)]
         lost = []
-        for side, shifts, kind in (("r", shift_r, Kind.HORIZON_R), ("s", shift_s, Kind.HORIZON_S)):
+        for k, (side, kind) in enumerate((("r", Kind.HORIZON_R), ("s", Kind.HORIZON_S))):
             room = Signal(range(p.capacity + 1), name=f"room_{side}")
-            with m.If(clear):
+            with m.If(cleared):
                 m.d.sync += room.eq(p.capacity)
-            with m.Elif(shifts & (room != 0)):
+            with m.Elif(entered[k] & (room != 0)):
                 m.d.sync += room.eq(room - 1)
-            with m.If(shifts & (room == 0)):
-                m.d.comb += ledger.evict.eq(state == State.RUN)
+            with m.If(entered[k] & (room == 0)):
+                m.d.comb += ledger.evict.eq(1)
             horizon = Signal(OPTION_LAYOUT, name=f"horizon_{side}")
-            with m.If(told[-1].kind == kind):
-                m.d.sync += [horizon.valid.eq(1), horizon.id.eq(told[-1].id)]
-            with m.If(told[-1].kind == Kind.FLUSH):
+            with m.If(tokens[-1].kind == kind):
+                m.d.sync += [horizon.valid.eq(1), horizon.id.eq(tokens[-1].id)]
+            with m.If(tokens[-1].kind == Kind.FLUSH):
                 m.d.sync += horizon.valid.eq(0)
             evicted = getattr(ledger, f"evicted_{side}")
             age = (evicted.id - horizon.id)[:ID_WIDTH].as_signed()
@@ -331,7 +343,7 @@ class Handshake(wiring.Component):
         with m.If(ledger.pairs.valid & self.results.ready):
             m.d.sync += counters.pairs.eq(counters.pairs + 1)
         for name, happens in (
-            ("tuples", shift & (state == State.RUN)),
+            ("tuples", entered.any()),
             ("steps", probing),
             ("stalls", ~go | fenced),
             ("live_evictions", Cat(lost).any()),  # at most one stream shifts in a cycle

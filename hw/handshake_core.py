@@ -226,9 +226,11 @@ class HandshakeCore(wiring.Component):
             segment.clear.eq(command.clear),
         ]
         if self._depth == 1:
-            return [segment.rows[lane] for lane in range(self._lanes)]
+            return list(segment.rows)
         m.d.comb += segment.advance.eq(command[f"advance_{side}"])
-        shown = Signal(segment.rows.shape(), name=f"{side}_shown", reset_less=True)
+        shown = [
+            Signal.like(row, name=f"{side}_shown_{k}", reset_less=True) for k, row in enumerate(segment.rows)
+        ]
         with m.If(command[f"show_{side}"]):
-            m.d.sync += shown.eq(segment.rows)
-        return [shown[lane] for lane in range(self._lanes)]
+            m.d.sync += [copy.eq(row) for copy, row in zip(shown, segment.rows)]
+        return shown

@@ -26,9 +26,9 @@ class Ledger(wiring.Component):
     """Turns meetings into pairs of ids, and tells the ids that leave full windows.
 
     `enter_r` or `enter_s` is high while a tuple with this `id` enters the chain, as number `step` of `epoch`.
-    If `evict` is high too its window is full; the id of the tuple that leaves is on `evicted_r` or
-    `evicted_s` `EVICTION` cycles later. `held[k]` is high while a meeting of epoch `k` still needs its step
-    or ids.
+    If `evict` is high in the next cycle its window is full; the id of the tuple that leaves is on `evicted_r`
+    or `evicted_s` `EVICTION` cycles after it entered. `held[k]` is high while a meeting of epoch `k` still
+    needs its step or ids.
 
     Latency: `LATENCY` cycles. Throughput: one pair per cycle.
     """
@@ -65,13 +65,11 @@ class Ledger(wiring.Component):
 
         # Tuples that enter.
         entered = {side: Signal(name=f"{side}_entered") for side in "rs"}
-        evicts = Signal()
         id = Signal(ID_WIDTH, reset_less=True)
         number = Signal(range(steps), reset_less=True)
         m.d.sync += [
             entered["r"].eq(self.enter_r),
             entered["s"].eq(self.enter_s),
-            evicts.eq(self.evict),
             id.eq(self.id),
             number.eq((self.epoch << len(self.step)) | self.step),
         ]
@@ -97,7 +95,7 @@ class Ledger(wiring.Component):
                 oldest.addr.eq(newest[side] - p.capacity),
             ]
             m.d.sync += [
-                leaving.eq(entered[side] & evicts),
+                leaving.eq(entered[side] & self.evict),
                 evicted.valid.eq(leaving),
                 evicted.id.eq(oldest.data),
             ]

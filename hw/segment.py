@@ -38,7 +38,7 @@ class Segment(wiring.Component):
                 "shift": In(1),
                 "advance": In(1),
                 "clear": In(1),  # with `shift`: every bank takes an invalid tuple
-                "rows": Out(data.ArrayLayout(shape, lanes)),
+                "rows": Out(shape).array(lanes),
                 "leaving": Out(shape),
             }
         )

@@ -30,8 +30,8 @@ def test_is_a_shift_register_that_shows_every_row_once(lanes, depth, seed):
                     ctx.set(dut.advance, 1)
                     await ctx.tick()
                     ctx.set(dut.advance, 0)
-                    rows = ctx.get(dut.rows)
-                    seen += [rows[lane].id for lane in range(lanes) if rows[lane].valid]
+                    rows = [ctx.get(row) for row in dut.rows]
+                    seen += [row.id for row in rows if row.valid]
                 assert sorted(seen) == sorted(tuple for tuple in window if tuple is not None)
             leaving = ctx.get(dut.leaving)
             assert (leaving.id if leaving.valid else None) == window[-1]
@@ -48,7 +48,7 @@ def test_is_a_shift_register_that_shows_every_row_once(lanes, depth, seed):
             ctx.set(dut.clear, 1)
             await ctx.tick()
         for _ in range(depth):
-            assert not any(ctx.get(dut.rows)[lane].valid for lane in range(lanes))
+            assert not any(ctx.get(row).valid for row in dut.rows)
             await ctx.tick()
 
     simulate(dut, [testbench])

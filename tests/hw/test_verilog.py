@@ -69,6 +69,12 @@ def test_ports_are_the_socket(parsed):
     }
 
 
+@pytest.mark.parametrize("parameters", CONFIGURATIONS, ids=lambda p: p.name)
+def test_no_wire_is_named_like_a_bit_of_another(parameters):
+    """Yosys takes a wire called `rows[7]` for bit 7 of `rows`, and drives both from two registers."""
+    assert not re.findall(r"\\\S+\[\d+\] ", emit(parameters))
+
+
 def test_every_core_is_an_instance_of_one_module(parsed):
     parameters, modules = parsed
     placed = instances(modules, parameters.name)
@@ -91,3 +97,9 @@ def test_the_tree_has_a_node_per_group(parsed):
 def test_nothing_is_defined_but_what_is_used(parsed):
     parameters, modules = parsed
     assert set(modules) == {parameters.name, *instances(modules, parameters.name)}
+
+
+def test_registers_of_a_tree_stay_apart_in_synthesis():
+    text = emit(CONFIGURATIONS[2])
+    nodes = re.findall(r"^(.*)\nmodule FanNode_", text, re.MULTILINE)
+    assert nodes and all(line == "(* keep_hierarchy = 1 *)" for line in nodes)
