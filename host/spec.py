@@ -201,6 +201,16 @@ class JoinSpec:
 
     # Points and boxes
 
+    @property
+    def disjuncts(self) -> int:
+        """How many boxes an S row can have, at least 1."""
+        return max(self._plan.disjuncts, 1)
+
+    @property
+    def decided(self) -> bool:
+        """Whether codes alone decide which pairs are results, without a recheck of terms or disjuncts."""
+        return self.disjuncts == 1 and not any(self._plan.refined)
+
     def encode(self, arrivals: Arrivals) -> Encoded:
         """Points and boxes for all rows that can be part of a result."""
         self._check(arrivals.r.rows, "r")
