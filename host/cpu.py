@@ -235,6 +235,11 @@ class CpuSession(Session):
         return self._engine.bytes, self._engine.encoded_bytes
 
 
+def open_cpu(url: str, spec: JoinSpec, threads: int | None = None) -> CpuSession:
+    """A session for a URL such as `cpu:auto` or `cpu:wib_tree`, which names the structure."""
+    return CpuSession(spec, url.removeprefix("cpu:"), threads)
+
+
 def _between(batch: Batch, start: int, end: int) -> Batch:
     """The rows of a batch with places from `start` to before `end`."""
     first, last = np.searchsorted(batch.place, (start, end))
