@@ -20,13 +20,14 @@ and for every 16th tuple 8 bytes (points) or 24 (boxes).
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from .columns import Layout
 from .compiled import compiled, inlined, spread
-from .nested import HIGHEST, LOWEST, grown, leading, listed, match_boxes, match_points
+from .nested import HIGHEST, grown, leading, listed, match_boxes, match_points
 
 #: Tuples per entry of the index.
 PART = 16
@@ -43,8 +44,8 @@ DIGIT = 8
 class Part(NamedTuple):
     """A part of a subwindow: the lowest and highest code in each column, and how it is probed.
 
-    `meet(batch, first, last, wanted, pairs)` gives the pairs of some tuples of a sorted batch of the other stream
-    with this part, testing the dimensions in `wanted`: numbers of points, of boxes, and their count.
+    `meet(batch, first, last, wanted, pairs)` gives the pairs of some tuples of a sorted batch of the other
+    stream with this part, testing the dimensions in `wanted`: numbers of points, of boxes, and their count.
     """
 
     lows: np.ndarray
@@ -162,7 +163,7 @@ def _radix_pass(keys, places, other_keys, other_places, count, shift):
 
 @compiled
 def _sort(keys, places, other_keys, other_places, count):
-    """Sorts `places` by `keys`, in passes over the digits that differ; returns the arrays with the outcome."""
+    """Sorts `places` by `keys`, in passes over the digits that differ; the outcome is in what it returns."""
     different = np.uint64(0)
     for i in range(1, count):
         different |= keys[i] ^ keys[0]
@@ -292,7 +293,7 @@ class Sorted:
             _sort_blocks,
             (
                 (columns, numbers, bounds, a, b, order.key, order.stripe, order.splitters, target)
-                for a, b in zip(cuts[:-1], cuts[1:])
+                for a, b in pairwise(cuts)
             ),
             threads,
         )
@@ -425,7 +426,7 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
 
 @compiled
 def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
-    """The pairs of some points, `begin .. end - 1`, with a block of boxes, testing the dimensions `wanted`."""
+    """The pairs of the points `begin .. end - 1` with a block of boxes, testing the dimensions `wanted`."""
     data, ids, base, offsets, key, stripe, splitters, heads, tops, rising, stripe_tops, stripe_rising = boxes
     point_data, point_ids, point_base = points
     out_r, out_s = np.empty(1024 * pairs, np.int64), np.empty(1024 * pairs, np.int64)
@@ -503,9 +504,9 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
 class BiSort:
     """A subwindow in BI-Sort: an insertion buffer and sorted blocks.
 
-    Batches that the buffer cannot take are merged into the main array. If `levelled`, they become blocks of their
-    own, and a block is merged with the one before it once it is half as long: so a tuple is moved only as often as
-    its subwindow doubles. With an order that has no key nothing is sorted: nested loops.
+    Batches that the buffer cannot take are merged into the main array. If `levelled`, they become blocks of
+    their own, and a block is merged with the one before it once it is half as long: so a tuple is moved only
+    as often as its subwindow doubles. With an order that has no key nothing is sorted: nested loops.
     """
 
     capacity = 2**32 - 1

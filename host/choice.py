@@ -108,4 +108,7 @@ def choose_structure(order: Order, known: Statistics) -> tuple[str, str]:
         return "levels", f"{known.matches:.0f} matches per subwindow are found as one range"
     if known.drift > DRIFTING:
         return "wib_tree", f"{known.drift:.0%} of the keys lie beyond those of the subwindow before"
-    return "rap_table", f"batches of {known.batch:.0f} rows with {known.matches:.1f} matches, and keys do not drift"
+    return (
+        "rap_table",
+        f"batches of {known.batch:.0f} rows with {known.matches:.1f} matches, and keys do not drift",
+    )

@@ -21,7 +21,9 @@ from hw.errors import ParameterError
 def _digest() -> str:
     """Of every module with kernels: Numba would not see that a kernel called from another file changed."""
     sources = (path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
-    return hashlib.sha256(b"".join(text for text in sources if b"numba" in text or b"@compiled" in text)).hexdigest()[:16]
+    return hashlib.sha256(
+        b"".join(text for text in sources if b"numba" in text or b"@compiled" in text)
+    ).hexdigest()[:16]
 
 
 if not os.environ.get("NUMBA_CACHE_DIR"):
@@ -30,7 +32,7 @@ if not os.environ.get("NUMBA_CACHE_DIR"):
 
 #: Makes a function a kernel.
 compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
-#: Makes a function a part of the kernels that call it: a call with many arrays costs more than a short search.
+#: Makes a function a part of the kernels that call it: a call with arrays costs more than a short search.
 inlined = numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 
 

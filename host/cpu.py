@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from .arrival import Arrivals, Side
 from .choice import checked_structure
 from .columns import Layout
-from .compiled import checked_threads
+from .compiled import checked_threads, spread
 from .engine import Batch, Engine, Found
 from .output import joined_rows
 from .row_store import RowStore
@@ -66,17 +66,35 @@ class CpuSession(Session):
 
     def join(self, arrivals: Arrivals, *, watch: bool = False) -> JoinResult:
         """All pairs among `arrivals` whose later row is owned. There is nothing to `watch`."""
+        parts, stats = self._pairs(arrivals)
+        r, s = (np.concatenate([part[k] for part in parts] or [np.empty(0, np.int64)]) for k in range(2))
+        return JoinResult(r, s, stats)
+
+    def rows(self, arrivals: Arrivals, r_columns: Sequence[str], s_columns: Sequence[str]) -> pa.Table:
+        """The joined rows of what `join` gives, with these columns of R and of S."""
+        parts, _ = self._pairs(arrivals)
+        r_rows, s_rows = arrivals.r.rows.select(r_columns), arrivals.s.rows.select(s_columns)
+
+        def gather(r: np.ndarray, s: np.ndarray) -> pa.Table:
+            return joined_rows(r_rows.take(pa.array(r)), s_rows.take(pa.array(s)))
+
+        empty = np.empty(0, np.int64)
+        return pa.concat_tables(spread(gather, parts or [(empty, empty)], self._threads))
+
+    def _pairs(self, arrivals: Arrivals) -> tuple[list[tuple[np.ndarray, np.ndarray]], Stats]:
+        """All pairs, in parts, as rows of R and of S."""
         encoded = self._spec.encode(arrivals)
         plain = self._spec.decided and bool(arrivals.r.own.all() and arrivals.s.own.all())
-        batches = self._batches(arrivals, encoded, plain)
-        parts = [(r, s) for r, s, _ in self._run(batches, pairs=True)]
-        r, s = (np.concatenate([part[k] for part in parts] or [np.empty(0, np.int64)]) for k in range(2))
-        if not plain:
-            kept = self._spec.refine(arrivals, encoded, r, s)
-            r, s = encoded.points.row[r[kept]], encoded.boxes.row[s[kept]]
-        stats = Stats(tuples=int(arrivals.r.own.sum()) + int(arrivals.s.own.sum()), pairs=len(r))
+        parts = []
+        for r, s, _ in self._run(self._batches(arrivals, encoded, plain), pairs=True):
+            if not plain:
+                kept = self._spec.refine(arrivals, encoded, r, s)
+                r, s = encoded.points.row[r[kept]], encoded.boxes.row[s[kept]]
+            parts.append((r, s))
+        tuples = int(arrivals.r.own.sum()) + int(arrivals.s.own.sum())
+        stats = Stats(tuples=tuples, pairs=sum(len(r) for r, _ in parts))
         self.stats += stats
-        return JoinResult(r, s, stats)
+        return parts, stats
 
     def count(self, arrivals: Arrivals) -> int:
         """How many pairs `join` gives; they are listed only where codes alone do not decide."""

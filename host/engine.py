@@ -8,11 +8,13 @@
 
 A batch is sorted once; its boxes probe the points kept, its points the boxes kept, and both each other. Then
 subwindows that nothing can join any more are dropped whole, and what may still be joined is inserted. Every
-pair is tested in all dimensions that do not hold for the whole of its subwindow, so dropping late changes nothing.
+pair is tested in all dimensions that do not hold for the whole of its subwindow, so it does not matter how
+late that is.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,8 +33,8 @@ CHUNK = 4096
 SHORTEST_BLOCK = 512
 #: How many subwindows a window is cut into.
 SUBWINDOWS = 16
-#: Rows that a subwindow has room for, at least.
-SMALLEST = 1024
+#: Rows that a subwindow of fixed size has room for: at least, and as a multiple of those in the one before.
+SMALLEST, SLACK = 64, 1.03
 #: Tuples that stand for a subwindow, and for a batch, in samples.
 KEPT_SAMPLE, NEW_SAMPLE = 256, 4096
 #: How much the newest batch counts in the average of batch sizes.
@@ -134,7 +136,9 @@ class Engine:
 
     # Joining
 
-    def process(self, points: Batch, boxes: Batch, limits: tuple[int, int], pairs: bool = True) -> list[Found]:
+    def process(
+        self, points: Batch, boxes: Batch, limits: tuple[int, int], pairs: bool = True
+    ) -> list[Found]:
         """The pairs of a batch with each other and with what is kept, in parts; then keeps the batch.
 
         `limits` are the ages of R and S below which no later row can join.
@@ -170,7 +174,7 @@ class Engine:
         )
         stored, probe = p.points(), (b.data, b.ids, b.base)
         cuts = np.linspace(0, len(tasks), min(len(tasks), 4 * self.threads) + 1).astype(np.int64)
-        parts = ((stored, probe, hi, negated, tasks[i:j], pairs) for i, j in zip(cuts[:-1], cuts[1:]))
+        parts = ((stored, probe, hi, negated, tasks[i:j], pairs) for i, j in pairwise(cuts))
         return spread(boxes_find_points, parts, self.threads)
 
     def _probes(self, sides: list) -> Iterator[tuple]:
@@ -204,9 +208,16 @@ class Engine:
         if self._stale:
             kept = [ring.sample(batch) for ring, batch in zip(self.rings, (points, boxes))]
             if all(part.shape[1] for part in kept):
-                pairs.append(tuple(part[:, self._random.integers(0, part.shape[1], SAMPLE[0] * SAMPLE[1])] for part in kept))
+                pairs.append(
+                    tuple(
+                        part[:, self._random.integers(0, part.shape[1], SAMPLE[0] * SAMPLE[1])]
+                        for part in kept
+                    )
+                )
             if pairs:
-                self.shares = Shares.measure(self.layout, *(np.concatenate(side, axis=1) for side in zip(*pairs)))
+                self.shares = Shares.measure(
+                    self.layout, *(np.concatenate(side, axis=1) for side in zip(*pairs))
+                )
                 block = max(rows[0], self.rings[0].rows // SUBWINDOWS)
                 self.order = choose_order(self.layout, self.shares, kept[0], block)
                 self._stale = False
@@ -224,16 +235,21 @@ class Engine:
 
     def _insert(self, ring: Ring, batch: Batch, side: tuple, limit: int) -> None:
         """Inserts the rows of a batch that later ones may join."""
-        step = max(ring.span // SUBWINDOWS, 1)
+        step = min(max(ring.span // SUBWINDOWS, 1), LONGEST // 2)
         first = int(np.searchsorted(batch.age, limit))
         while first < len(batch):
             if not ring.subwindows or int(batch.age[first]) - ring.subwindows[-1].begin >= step:
-                self._begin(ring, int(batch.age[first]), batch)
+                begin = int(batch.age[first])
+                last = int(np.searchsorted(batch.age, min(begin + step, LONGEST)))
+                self._begin(ring, begin, batch, last - first)
             until = min(ring.subwindows[-1].begin + step, LONGEST)
             last = max(first + 1, int(np.searchsorted(batch.age, until)))
             run = side[0]
             if last - first < len(run) or len(run.offsets) > 1:
-                columns, numbers = np.ascontiguousarray(batch.columns[:, first:last]), batch.numbers[first:last]
+                columns, numbers = (
+                    np.ascontiguousarray(batch.columns[:, first:last]),
+                    batch.numbers[first:last],
+                )
                 order, bounds = ring.subwindows[-1].structure.order, np.array([0, last - first])
                 run = Sorted.build(columns, numbers, batch.base, bounds, order)
             done = 0
@@ -247,26 +263,33 @@ class Engine:
                 sub.sample = np.concatenate([*known, some], axis=1)[:, -2 * KEPT_SAMPLE :]
                 if done == len(run):
                     break
-                self._begin(ring, sub.begin, batch)
+                self._begin(ring, sub.begin, batch, len(run) - done)
             first = last
 
-    def _begin(self, ring: Ring, begin: int, batch: Batch) -> None:
-        """Begins a subwindow, with a structure chosen by what is known now."""
+    def _begin(self, ring: Ring, begin: int, batch: Batch, rows: int) -> None:
+        """Begins a subwindow for at least `rows` rows, with a structure chosen by what is known now."""
         before = ring.subwindows[-1] if ring.subwindows else None
+        expected = max(rows, SMALLEST)
+        if before:
+            # Rows come at the rate they came at; what is full sooner is followed by something smaller.
+            known = sum(sub.rows for sub in ring.subwindows if sub.begin == before.begin)
+            expected = max(SMALLEST, known // 8 if begin == before.begin else int(SLACK * known))
         if before:
             before.structure.seal()
             before.drift = self._drift(ring)
-        # Rows come at the rate they came at; a structure of fixed size that is full sooner is followed by another.
-        expected = int(1.1 * before.rows) if before else len(batch)
-        expected = max(SMALLEST, expected)
         structure, why = self.structure, "asked for"
         order = self.order
         if structure == "auto":
             matches = expected * self.shares.kept[order.key] if self.shares and order.key >= 0 else 0.0
             drift = before.drift if before else 0.0
-            structure, why = choose_structure(order, Statistics(ring.batch, ring.rows + len(batch), matches, drift))
+            structure, why = choose_structure(
+                order, Statistics(ring.batch, ring.rows + len(batch), matches, drift)
+            )
         if order.key < 0:
-            structure, why = "nested", why if structure == "nested" else "no dimension narrows the window down"
+            structure, why = (
+                "nested",
+                why if structure == "nested" else "no dimension narrows the window down",
+            )
         first = ring.subwindows[-1].structure if before else None
         base = batch.base
         made: BiSort | RapTable | WibTree
@@ -278,7 +301,9 @@ class Engine:
                     splitters = first.next_splitters(expected)
                 else:
                     keys = batch.columns[order.key]
-                    splitters = even_splitters(int(keys.min()), int(keys.max()), RapTable.partitions(expected))
+                    splitters = even_splitters(
+                        int(keys.min()), int(keys.max()), RapTable.partitions(expected)
+                    )
                 made = RapTable(self.layout, ring.boxes, Order(order.key), base, expected, splitters)
             case "nested":
                 made = BiSort(self.layout, ring.boxes, Order(-1), base)
@@ -315,10 +340,14 @@ class Engine:
         if order.key < 0:
             lines.append("not sorted, all pairs in the windows are tested: no dimension narrows them down")
         else:
-            lines.append(f"sorted by dimension {order.key}, which keeps {self.shares.kept[order.key]:.2%} of a sample")
+            lines.append(
+                f"sorted by dimension {order.key}, which keeps {self.shares.kept[order.key]:.2%} of a sample"
+            )
         if order.stripe >= 0:
             share = self.shares.kept[order.stripe]
-            lines.append(f"in {len(order.splitters) + 1} stripes of dimension {order.stripe}, which keeps {share:.2%}")
+            lines.append(
+                f"in {len(order.splitters) + 1} stripes of dimension {order.stripe}, which keeps {share:.2%}"
+            )
         others = [d for d in range(len(self.layout)) if d not in (order.key, order.stripe)]
         lines.append(f"tested in the kernel: dimensions {', '.join(map(str, others)) or 'none'}")
         for name, ring in zip("RS", self.rings):
@@ -326,7 +355,11 @@ class Engine:
                 newest = ring.subwindows[-1]
                 lines.append(f"{name}: {len(ring.subwindows)} subwindows, newest {newest.name}: {newest.why}")
         if not any(ring.subwindows for ring in self.rings):
-            lines.append("one batch, in blocks as long as the windows: BI-Sort" if order.key >= 0 else "nested loops")
+            lines.append(
+                "one batch, in blocks as long as the windows: BI-Sort" if order.key >= 0 else "nested loops"
+            )
         if self.encoded_bytes:
-            lines.append(f"{self.bytes:,} bytes, {self.bytes / self.encoded_bytes:.2f} times the encoded windows")
+            lines.append(
+                f"{self.bytes:,} bytes, {self.bytes / self.encoded_bytes:.2f} times the encoded windows"
+            )
         return "\n".join(f"  {line}" for line in lines)

@@ -19,7 +19,7 @@ from .nested import match_boxes, match_points
 #: How much more than its share an entry can hold.
 SIGMA = 1.10
 #: Tuples that a partition has on average.
-PARTITION = 64
+PARTITION = 96
 
 
 class Table:
@@ -70,9 +70,11 @@ def put(table, size, entry, columns, at, number):
 
 
 @compiled
-def partition_meets_box(table, size, entry, base, boxes, box, hi, negated, checks, number, outs, found, pairs):
+def partition_meets_box(
+    table, size, entry, base, boxes, box, hi, negated, checks, number, outs, found, pairs
+):
     """Tests the points of a partition against a box; see `match_points`."""
-    data, ids, following, last, count, unused = table
+    data, ids, following, _, count, _ = table
     out_r, out_s = outs
     while entry >= 0:
         first = entry * size
@@ -89,7 +91,7 @@ def partition_meets_point(
     table, size, entry, base, points, point, hi, negated, checks, number, outs, found, pairs
 ):
     """Tests the boxes of a partition against a point; see `match_boxes`."""
-    data, ids, following, last, count, unused = table
+    data, ids, following, _, count, _ = table
     out_r, out_s = outs
     while entry >= 0:
         first = entry * size

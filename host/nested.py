@@ -70,7 +70,9 @@ def match_points(points, ids, base, first, last, boxes, box, hi, negated, checks
 
 
 @compiled
-def match_boxes(boxes, ids, base, first, last, points, point, hi, negated, checks, number, outs, found, pairs):
+def match_boxes(
+    boxes, ids, base, first, last, points, point, hi, negated, checks, number, outs, found, pairs
+):
     """Tests the boxes `first .. last - 1` against a point; see `match_points`."""
     out_r, out_s = outs
     mask = np.empty(TILE, np.uint8)
@@ -148,9 +150,7 @@ def block_pairs(points, boxes, hi, negated, values, chunk):
     count, oldest = 0, 0
     for block in range(len(lows)):
         for other in range(oldest, len(box_lows)):
-            near = relation(
-                lows[block], highs[block], box_lows[other], box_highs[other], hi, negated, values
-            )
+            near = relation(lows[block], highs[block], box_lows[other], box_highs[other], hi, negated, values)
             if near < 0:
                 if box_last_place[other] < first_place[block]:
                     oldest = other + 1

@@ -25,7 +25,7 @@ def adjusted(counts, lows, highs, partitions):
     """Algorithm 1: splitters for `partitions` equal partitions, from the histograms of others.
 
     The j-th lies where j shares of the tuples have been counted: so far into the partition in which
-    that happens as tuples of it are still needed. (The paper's formula leaves out the partition's lowest key.)
+    that happens as tuples of it are still needed. (The paper's formula leaves out its lowest key.)
     """
     splitters = np.empty(partitions - 1, np.uint64)
     total = counts.sum()
@@ -113,7 +113,9 @@ def _points_find(
 class RapTable:
     """A subwindow of at most `rows` tuples in a RaP-Table."""
 
-    def __init__(self, layout: Layout, boxes: bool, order: Order, base: int, rows: int, splitters: np.ndarray):
+    def __init__(
+        self, layout: Layout, boxes: bool, order: Order, base: int, rows: int, splitters: np.ndarray
+    ):
         self._layout, self._boxes, self.order, self.base = layout, boxes, order, base
         columns = layout.box_columns if boxes else len(layout)
         self._table = Table(columns, rows, reserved=True)
@@ -138,7 +140,9 @@ class RapTable:
     @property
     def bytes(self) -> int:
         """Bytes in use."""
-        return self._table.bytes + sum(array.nbytes for array in (*self.histograms, self.splitters, self._heads))
+        return self._table.bytes + sum(
+            array.nbytes for array in (*self.histograms, self.splitters, self._heads)
+        )
 
     def parts(self) -> list[Part]:
         """What a probe has to look into."""

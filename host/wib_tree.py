@@ -6,11 +6,11 @@
        /   |   \\
     leaf leaf leaf --> next leaf         leaves: LLAT entries, unsorted
 
-A leaf is sorted only when it is full, to be split at a change of value near its middle. Equal keys stay in one
-leaf, which is chained in the LLAT when they outgrow it. Keys that only increase make new leaves at the right end,
-so nothing has to be known of their range. Every search begins where the one before ended, and climbs only as
-far as it must. For boxes every leaf and node knows its highest bound, so a point descends only to leaves that
-reach it.
+A leaf is sorted only when it is full, to be split at a change of value near its middle. Equal keys stay in
+one leaf, which is chained in the LLAT when they outgrow it. Keys that only increase make new leaves at the
+right end, so nothing has to be known of their range. Every search begins where the one before ended, and
+climbs only as far as it must. For boxes every leaf and node knows its highest bound, so a point descends
+only to leaves that reach it.
 
 Throughput: 50 to 150 ns per tuple inserted; a probe tests the leaves that its band touches.
 """
@@ -39,7 +39,7 @@ def _forget(path):
 
 @compiled
 def _descend(tree, path, code):
-    """The leaf for `code`. Row 0 of `path` has the node of each level; rows 1 and 2 its lowest and highest key.
+    """The leaf for `code`. Rows of `path`: the node of each level, and its lowest and highest key.
 
     The last column is the leaf's.
     """
@@ -191,7 +191,7 @@ def _split(tree, table, size, path, leaf, key, hi_key):
 def _insert(tree, table, size, path, batch, ids, shift, first, last, key, hi_key):
     """Inserts tuples, which are sorted; returns the first that found no place."""
     tops, leaf_lows, leaf_highs, leaf_tops = tree[4], tree[6], tree[7], tree[8]
-    following, tails, count, unused = table[2], table[3], table[4], table[5]
+    tails, count = table[3], table[4]
     for i in range(first, last):
         code = batch[key, i]
         leaf = _descend(tree, path, code)
@@ -273,8 +273,11 @@ class WibTree:
         columns = layout.box_columns if boxes else len(layout)
         self._table = Table(columns, rows, reserved=False)
         leaves = 2 * self._table.partitions
-        # Inner nodes are at least half full but for the rightmost of each level.
-        nodes = leaves // (FAN // 2 - 1) + LEVELS
+        # Inner nodes are at least half full but for the root.
+        nodes = level = leaves // (FAN // 2) + 1
+        while level > 1:
+            level = level // (FAN // 2) + 1
+            nodes += level
         self._tree = (
             np.zeros(3, np.int64),
             np.empty((nodes, FAN + 1), np.uint64),

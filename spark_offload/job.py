@@ -46,7 +46,9 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
         "--offload", choices=OFFLOADS, default="cpu", help="what joins (default: %(default)s)"
     )
     parser.add_argument("--architecture", default="handshake", help="default: %(default)s")
-    parser.add_argument("--device", metavar="URL", help="such as cpu:bisort or 'sim:handshake?cores=8&segment=16'")
+    parser.add_argument(
+        "--device", metavar="URL", help="such as cpu:bisort or 'sim:handshake?cores=8&segment=16'"
+    )
     parser.add_argument("--partitions", type=int, metavar="N", help="slices of history, each a task")
     parser.add_argument("--input-format", choices=FORMATS, help="default: by the input's suffix")
     parser.add_argument("--output", required=True, metavar="PATH", help="folder to write")

@@ -58,7 +58,9 @@ class Task:
 
     def _joined(self, arrivals: Arrivals) -> JoinResult:
         if self.device.startswith("cpu:"):
-            return open_cpu(self.device, self.spec, threads=1).join(arrivals)  # Spark has tasks for the other cores
+            return open_cpu(self.device, self.spec, threads=1).join(
+                arrivals
+            )  # Spark has tasks for the other cores
         with open_when_free(self.device) as device:
             return Session(device, self.spec).join(arrivals)
 

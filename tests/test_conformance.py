@@ -213,7 +213,7 @@ def _pairs(table: pa.Table):
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_cpu(structure, condition, window, rng, monkeypatch):
-    """The CPU engine, for all rows at once and pushed in parts, with subwindows small enough to come and go."""
+    """The CPU engine, for all rows at once and pushed in parts, with small subwindows."""
     p = parameters("parallel")
     monkeypatch.setattr("host.cpu.BATCH", int(rng.choice([9, 64])))
     monkeypatch.setattr("host.engine.SMALLEST", 8)

@@ -263,7 +263,10 @@ def test_an_input_that_changes_is_refused_for_row_windows(spark):
 
 
 def test_explain(streams):
-    for offload, where, what in (("cpu", "on the CPU, 1 threads:", "core"), ("sim", "on sim:handshake:", "device")):
+    for offload, where, what in (
+        ("cpu", "on the CPU, 1 threads:", "core"),
+        ("sim", "on sim:handshake:", "device"),
+    ):
         text = explain(*streams, BAND, "2 seconds", "ts", partitions=3, offload=offload)
         assert where in text
         assert text.endswith(
