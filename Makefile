@@ -29,8 +29,10 @@ sim: $(STAMP) ## cocotb regression, or one configuration: make sim CORES=16 (ARC
 area: $(STAMP) ## LUTs per core on xc6v, by number of cores
 	$(PYTHON) -m hw.area
 
-bench: $(STAMP) ## cycles per tuple of the larger configurations
+bench: $(STAMP) ## cycles per tuple of the larger configurations; the CPU engine against its peers
 	$(PYTHON) -m sim.bench
+	timeout 1800 $(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(PYTHON) -m spark_offload.bench_cpu
 
 docs: $(STAMP) ## write the pages that are made from definitions
 	$(PYTHON) -m hw.link_page

@@ -116,12 +116,21 @@ def arrange(
 
 def _merged(tables, times, dropped) -> Arrivals:
     """Arrivals of rows that are in order within their streams, where no two have the same time."""
-    sides = []
-    # R comes before S where times are equal.
-    for k, side in enumerate(("left", "right")):
-        before = np.searchsorted(times[1 - k], times[k], side)
-        index, own = np.arange(len(times[k])), np.ones(len(times[k]), bool)
-        sides.append(Side(tables[k], times[k].astype(np.int64, copy=False), index, before, own, dropped[k]))
+    # R comes before S where times are equal, so what comes before an S row are the R rows that have no
+    # later S row before them.
+    r_before = np.searchsorted(times[1], times[0], "left")
+    s_before = np.cumsum(np.bincount(r_before, minlength=len(times[1]) + 1))[:-1]
+    sides = (
+        Side(
+            table,
+            time.astype(np.int64, copy=False),
+            np.arange(len(time)),
+            before,
+            np.ones(len(time), bool),
+            lost,
+        )
+        for table, time, before, lost in zip(tables, times, (r_before, s_before), dropped)
+    )
     return Arrivals(*sides)
 
 

@@ -148,12 +148,23 @@ class Engine:
         sides = [self._sorted(batch, rows) for batch, rows in zip(new, block)]
         found = self._among(sides, pairs)
         found += spread(lambda meet, *probe: meet(*probe, pairs), self._probes(sides), self.threads)
+        self._keep(new, sides, limits)
+        return found
+
+    def fill(self, points: Batch, boxes: Batch) -> None:
+        """Keeps a batch without joining it: for windows that begin full."""
+        rows = self._measure(points, boxes)
+        sides = [self._sorted(batch, max(most, len(batch))) for batch, most in zip((points, boxes), rows)]
+        lowest = np.iinfo(np.int64).min
+        self._keep((points, boxes), sides, (lowest, lowest))
+
+    def _keep(self, new: tuple[Batch, Batch], sides: list, limits: tuple[int, int]) -> None:
+        """Drops what no later row can join, and inserts a batch."""
         for ring, batch, limit in zip(self.rings, new, limits):
             ring.expire(limit)
             if len(batch):
                 ring.batch += (len(batch) - ring.batch) * (RECENT if ring.batch else 1)
         spread(self._insert, zip(self.rings, new, sides, limits), self.threads)
-        return found
 
     def join(self, points: Batch, boxes: Batch, pairs: bool = True) -> list[Found]:
         """The pairs within a batch, in parts, without keeping it."""
@@ -203,8 +214,11 @@ class Engine:
             others = np.tile(first, SAMPLE[1]) + (width * self._random.random(len(width))).astype(np.int64)
             some = np.flatnonzero(width)
             pairs.append((points.columns[:, others[some]], chosen[:, some % SAMPLE[0]]))
-            rows[0] = max(rows[0], int(width.mean()) // 2)
-            rows[1] = max(rows[1], rows[0] * len(boxes) // len(points))
+            # A box meets about `reach` points. Long blocks of points take few searches, and short ones of
+            # boxes meet few blocks in vain; these lengths were the fastest of those tried.
+            reach = int(width.mean())
+            rows[0] = max(rows[0], 2 * reach)
+            rows[1] = max(rows[1], reach * len(boxes) // len(points) // 4)
         if self._stale:
             kept = [ring.sample(batch) for ring, batch in zip(self.rings, (points, boxes))]
             if all(part.shape[1] for part in kept):
