@@ -97,17 +97,21 @@ class Session:
         Rows wait for `poll`, but never more of them than the windows hold: then they are joined here. Rows
         that are refused leave the session as it was.
         """
+        self._check_columns(r, s)
+        self._waiting.append(self._after_all_before(self._spec.arrange(r, s)))
+        waiting = sum(len(arrivals.r.time) + len(arrivals.s.time) for arrivals in self._waiting)
+        live = len(self._kept.r.time) + len(self._kept.s.time) if self._kept else 0
+        if waiting >= max(live, self._runner.device.parameters.capacity):
+            self._advance()
+
+    def _check_columns(self, r: pa.Table, s: pa.Table) -> None:
+        """Refuses rows with other columns than the join was planned for."""
         for side, table, schema in (("r", r, self._spec.r_schema), ("s", s, self._spec.s_schema)):
             if [(field.name, field.type) for field in table.schema] != [(f.name, f.type) for f in schema]:
                 raise DataError(
                     f"pushed rows of {side} must have the columns that the join was planned for "
                     f"({_columns(schema)}), not {_columns(table.schema)}"
                 )
-        self._waiting.append(self._after_all_before(self._spec.arrange(r, s)))
-        waiting = sum(len(arrivals.r.time) + len(arrivals.s.time) for arrivals in self._waiting)
-        live = len(self._kept.r.time) + len(self._kept.s.time) if self._kept else 0
-        if waiting >= max(live, self._runner.device.parameters.capacity):
-            self._advance()
 
     def poll(self) -> pa.Table:
         """The joined rows of everything pushed so far that have not been returned before."""
@@ -143,6 +147,10 @@ class Session:
                 f"before them ({self._newest}), not {times.min()}"
             )
         self._newest = int(times.max())
+        return self._numbered(new)
+
+    def _numbered(self, new: Arrivals) -> Arrivals:
+        """The new rows with their numbers in the whole streams."""
         counts = self._counts
         self._counts = counts[0] + len(new.r.time), counts[1] + len(new.s.time)
         return Arrivals(

@@ -206,6 +206,16 @@ class JoinSpec:
 
     # Points and boxes
 
+    @property
+    def disjuncts(self) -> int:
+        """How many boxes an S row can have, at least 1."""
+        return max(self._plan.disjuncts, 1)
+
+    @property
+    def decided(self) -> bool:
+        """Whether codes alone decide which pairs are results, without a recheck of terms or disjuncts."""
+        return self.disjuncts == 1 and not any(self._plan.refined)
+
     def points(self) -> list[Node]:
         """The expressions over R that value dimensions are made of; flags have none and come after them."""
         return [dim.point for dim in self._plan.dimensions]

@@ -64,7 +64,8 @@ class Run:
     def join(self, spark: SparkSession) -> dict[str, int | str]:
         """Runs the job, as `touchline join` would, and returns its counts."""
         line = [self.path("r"), self.path("s"), "--on", ON, "--window", self.window, "--time", "ts"]
-        line += ["--device", DEVICE, "--partitions", "4", "--output", self.path("pairs"), "--overwrite"]
+        line += ["--offload", "sim", "--device", DEVICE, "--partitions", "4"]
+        line += ["--output", self.path("pairs"), "--overwrite"]
         return job.run(spark, job.parser().parse_args(line))
 
     def equals_plain_spark(self, spark: SparkSession) -> bool:

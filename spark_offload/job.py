@@ -24,7 +24,7 @@ COUNTS_DUE = 60
 
 def parser(prog: str | None = None) -> argparse.ArgumentParser:
     """The command line: inputs, then the arguments of `stream_join`, then the output."""
-    parser = argparse.ArgumentParser(prog=prog, description="Join two files on a device, with Spark.")
+    parser = argparse.ArgumentParser(prog=prog, description="Join two files with Spark.")
     parser.add_argument("r", metavar="R", help="file or folder with the rows of R")
     parser.add_argument("s", metavar="S", help="file or folder with the rows of S")
     parser.add_argument("--on", required=True, help="condition, such as 'r.x BETWEEN s.a - 10 AND s.a + 10'")
@@ -43,10 +43,12 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
         "--tiebreak", nargs="+", default=[], metavar="COLUMN", help="order of rows of equal time"
     )
     parser.add_argument(
-        "--offload", choices=OFFLOADS, default="sim", help="what joins (default: %(default)s)"
+        "--offload", choices=OFFLOADS, default="cpu", help="what joins (default: %(default)s)"
     )
     parser.add_argument("--architecture", default="handshake", help="default: %(default)s")
-    parser.add_argument("--device", metavar="URL", help="such as 'sim:handshake?cores=8&segment=16'")
+    parser.add_argument(
+        "--device", metavar="URL", help="such as cpu:bisort or 'sim:handshake?cores=8&segment=16'"
+    )
     parser.add_argument("--partitions", type=int, metavar="N", help="slices of history, each a task")
     parser.add_argument("--input-format", choices=FORMATS, help="default: by the input's suffix")
     parser.add_argument("--output", required=True, metavar="PATH", help="folder to write")
@@ -134,7 +136,7 @@ def summary(counts: dict[str, int | str]) -> str:
         "without event time": f"{counts['undated']:,}" if counts["undated"] else None,
         "pairs": f"{counts['pairs']:,}",
         "device": f"{counts['device']}, {counts['slices']:,} slices",
-        "cycles": f"{cycles:,}",
+        "cycles": f"{cycles:,}" if cycles else None,
         "tuples per cycle": f"{tuples / cycles:.4f}" if cycles else None,
     }
     return "\n".join(f"{name:<18}  {value}" for name, value in lines.items() if value is not None)

@@ -1,4 +1,4 @@
-"""`stream_join`: a sliding-window join of two DataFrames on a device, one slice of history per task."""
+"""`stream_join`: a sliding-window join of two DataFrames, one slice of history per task."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from pyspark.sql import types as T
 from pyspark.sql.conf import RuntimeConfig
 from pyspark.sql.pandas.types import to_arrow_type
 
+from host.cpu import open_cpu
 from host.device import open_when_free
 from host.encoding import is_sortable
 from host.output import result_names
@@ -22,7 +23,7 @@ from hw.errors import ParameterError, SpecError
 from .slices import Slices, sort_keys
 from .task import METRICS, Task
 
-OFFLOADS = ("sim", "fpga")
+OFFLOADS = ("cpu", "sim", "fpga")
 AMOUNT = "spark.task.resource.fpga.amount"
 Length = str | int
 
@@ -35,7 +36,7 @@ def stream_join(
     on: str,
     window: Length | tuple[Length, Length],
     time: str | tuple[str, str],
-    offload: str = "sim",
+    offload: str = "cpu",
     architecture: str = "handshake",
     device: str | None = None,
     tiebreak: Collection[str | tuple[str, str]] = (),
@@ -50,9 +51,10 @@ def stream_join(
     `tiebreak`, then R before S, then of their own values, and the result depends on nothing else: neither on
     partitions nor on the order of the input.
 
-    `offload` says what joins: "sim", the simulated gateware of `architecture` or of the URL `device`, or
-    "fpga", the device at the URL `device` (serial:, tcp: or xdma:), at which tasks take turns, and without
-    one the devices that Spark schedules as the resource "fpga", one for each task.
+    `offload` says what joins: "cpu", the task's own core, where `device` may name a structure, such as
+    cpu:bisort; "sim", the simulated gateware of `architecture` or of the URL `device`; or "fpga", the device
+    at the URL `device` (serial:, tcp: or xdma:), at which tasks take turns, and without one the devices that
+    Spark schedules as the resource "fpga", one for each task.
     `partitions` says into how many slices, each a task, history is cut. The call itself reads the columns
     of the arrival order once, to choose the cuts. All columns of both sides come out; a name that both
     have becomes `r_name` and `s_name`. The first action on the result gives `observation` the counts of
@@ -83,7 +85,7 @@ class StreamJoin:
     on: str
     window: Length | tuple[Length, Length]
     time: str | tuple[str, str]
-    offload: str = "sim"
+    offload: str = "cpu"
     architecture: str = "handshake"
     device: str | None = None
     tiebreak: Collection[str | tuple[str, str]] = ()
@@ -111,29 +113,33 @@ class StreamJoin:
             tiebreak=self.tiebreak,
             timezone=conf.get("spark.sql.session.timeZone"),
         )
-        if self.offload == "sim":
-            self.device = self.device or f"sim:{self.architecture}"
+        if self.offload != "fpga":
+            self.device = self.device or {"cpu": "cpu:auto", "sim": f"sim:{self.architecture}"}[self.offload]
         if self.device is None:
             _check_resources(conf)
             self._where = f"{self.spec.explain()}\non the device that Spark gives to the task, as it fits"
             return
-        scheme = self.device.partition(":")[0]
-        if scheme not in (("sim",) if self.offload == "sim" else TRANSPORTS):
-            schemes = "sim:" if self.offload == "sim" else ", ".join(f"{name}:" for name in TRANSPORTS)
+        accepted = TRANSPORTS if self.offload == "fpga" else (self.offload,)
+        if self.device.partition(":")[0] not in accepted:
+            schemes = ", ".join(f"{name}:" for name in accepted)
             raise ParameterError(
                 f"with offload={self.offload!r} device must be a URL that starts with {schemes}, "
                 f"not {self.device!r}"
             )
+        if self.offload == "cpu":
+            self._where = open_cpu(self.device, self.spec, threads=1).explain()
+            return
         with open_when_free(self.device) as device:  # here, so that a bad URL fails before any task starts
             self._where = Session(device, self.spec).explain()
 
     def explain(self) -> str:
         """Where each part of the join runs, and in how many tasks."""
         most = self.partitions or self.r.sparkSession.conf.get("spark.sql.shuffle.partitions")
+        what = "a core" if self.offload == "cpu" else "a device"
         return "\n".join(
             [
                 self._where,
-                f"in at most {most} tasks, each with a device, a slice of history and the window before it",
+                f"in at most {most} tasks, each with {what}, a slice of history and the window before it",
             ]
         )
 

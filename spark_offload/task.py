@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from host.arrival import Arrivals
+from host.cpu import open_cpu
 from host.device import open_when_free
-from host.session import Session, Stats
+from host.session import JoinResult, Session, Stats
 from host.spec import JoinSpec
 from hw.errors import DataError, DeviceError
 
@@ -23,14 +24,14 @@ _METRICS_TYPE = pa.struct([(name, pa.int64()) for name in METRICS])
 
 @dataclass(frozen=True)
 class Task:
-    """Joins slices on a device.
+    """Joins slices, on a device or on the CPU.
 
     Takes batches with the columns slice, own, is_s, t, r, s, in arrival order, and yields batches with the
     columns r, s, metrics. `metrics` is null beside a pair; one row per slice has metrics and no pair.
     """
 
     spec: JoinSpec
-    device: str | None  #: its URL; None: the one that Spark has given to the task
+    device: str | None  #: its URL, or cpu:; None: the one that Spark has given to the task
     begin: tuple[list[int], list[int]]  #: rows of R and of S before each slice
     owned: tuple[tuple[int, ...], tuple[int, ...]]  #: rows of R and of S in each slice
 
@@ -49,13 +50,20 @@ class Task:
             self._check(number, rows)
             rows = self._trim(rows)
         r, s = (rows[name].drop_null().combine_chunks() for name in "rs")
-        with open_when_free(self.device or scheduled_device()) as device:
-            result = Session(device, self.spec).join(self._arrivals(number, rows, r, s))
+        result = self._joined(self._arrivals(number, rows, r, s))
         for start in range(0, len(result.r), BATCH_ROWS):
             chosen = slice(start, start + BATCH_ROWS)
             yield _batch(r.take(pa.array(result.r[chosen])), s.take(pa.array(result.s[chosen])), None)
         metrics = {"slices": 1, "undated": undated} | asdict(result.stats)
         yield _batch(pa.nulls(1, r.type), pa.nulls(1, s.type), metrics)
+
+    def _joined(self, arrivals: Arrivals) -> JoinResult:
+        device = self.device or scheduled_device()
+        if device.startswith("cpu:"):
+            # Spark has tasks for the other cores.
+            return open_cpu(device, self.spec, threads=1).join(arrivals)
+        with open_when_free(device) as opened:
+            return Session(opened, self.spec).join(arrivals)
 
     def _check(self, number: int, rows: pa.Table):
         """Refuses other rows than those that were counted: the ranks of later rows rest on the counts."""

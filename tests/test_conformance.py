@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from host.choice import STRUCTURES
+from host.cpu import CpuSession
 from host.device import open_device
 from host.session import Session
 from host.spec import JoinSpec
@@ -179,15 +181,10 @@ def test_continuous(device, condition, window, seed, rng):
     """Rows pushed in parts of random size, and polled now and then, give what one batch gives."""
     p = parameters(device)
     given = problem(rng, 6 * p.capacity, condition, window, p)
-    times = np.sort(rng.choice(np.arange(0, 3 * p.capacity) * SECOND, 7, replace=False))
     found = Counter()
     with open_device(f"{DEVICES[device]}&stalls={seed},60,60") as opened:
         session = Session(opened, given.spec)
-        for after, until in zip([-1, *times], [*times, times[-1] + 10**9 * SECOND]):
-            parts = []
-            for table in (given.r, given.s):
-                at = table["ts"].cast(pa.int64()).to_numpy()
-                parts.append(table.filter(pa.array((at > after) & (at <= until))))
+        for parts in _parts(given, rng, 3 * p.capacity):
             session.push(*parts)
             if rng.random() < 0.5:
                 found.update(_pairs(session.poll()))
@@ -197,18 +194,60 @@ def test_continuous(device, condition, window, seed, rng):
     assert found == given.expected
 
 
+def _parts(given: Problem, rng: np.random.Generator, seconds: int):
+    """The rows of both streams, cut at random times into parts that come one after another."""
+    times = np.sort(rng.choice(np.arange(seconds) * SECOND, 7, replace=False))
+    for after, until in zip([-1, *times], [*times, 10**9 * SECOND]):
+        at = [table["ts"].cast(pa.int64()).to_numpy() for table in (given.r, given.s)]
+        yield [
+            table.filter(pa.array((time > after) & (time <= until)))
+            for table, time in zip((given.r, given.s), at)
+        ]
+
+
 def _pairs(table: pa.Table):
     return zip(table["r_id"].to_pylist(), table["s_id"].to_pylist())
 
 
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_cpu(structure, condition, window, rng, monkeypatch):
+    """The CPU engine, for all rows at once and pushed in parts, with small subwindows."""
+    p = parameters("parallel")
+    monkeypatch.setattr("host.cpu.BATCH", int(rng.choice([9, 64])))
+    monkeypatch.setattr("host.engine.SMALLEST", 8)
+    monkeypatch.setattr("host.bisort.BUFFER", int(rng.choice([1, 16])))
+    given = problem(rng, SIZES[rng.choice(list(SIZES))](p), condition, window, p)
+    arrivals = given.spec.arrange(given.r, given.s)
+    threads = int(rng.integers(1, 3))
+    session = CpuSession(given.spec, structure, threads)
+    assert _ids(arrivals, session.join(arrivals)) == given.expected
+    assert session.count(arrivals) == given.expected.total()
+    session = CpuSession(given.spec, structure, threads)
+    found = Counter()
+    for parts in _parts(given, rng, 4 * p.capacity):
+        session.push(*parts)
+        found.update(_pairs(session.poll()))
+    assert found == given.expected
+    assert session.stats.pairs == given.expected.total()
+
+
 @pytest.mark.parametrize("window", ["time", "uneven_rows", "larger"])
 @pytest.mark.parametrize(
-    "device, condition", [("default", "two_bands"), ("default", "either"), ("opblock", "one_sided")]
+    "offload, device, condition",
+    [
+        ("sim", "default", "two_bands"),
+        ("sim", "default", "either"),
+        ("sim", "opblock", "one_sided"),
+        ("cpu", None, "two_bands"),
+        ("cpu", None, "either"),
+    ],
 )
-def test_spark(spark, device, condition, window, rng):
+def test_spark(spark, offload, device, condition, window, rng):
     from spark_offload import stream_join
 
-    p = parameters(device)
+    p = parameters(device or "default")
     given = problem(rng, 300, condition, window, p)
     joined = stream_join(
         spark.createDataFrame(given.r),
@@ -216,8 +255,8 @@ def test_spark(spark, device, condition, window, rng):
         on=CONDITIONS[condition][0],
         window=WINDOWS[window](p)[0],
         time="ts",
-        offload="sim",
-        device=DEVICES[device],
+        offload=offload,
+        device=device and DEVICES[device],
         partitions=int(rng.integers(1, 6)),
     )
     assert Counter(_pairs(joined.select("r_id", "s_id").toArrow())) == given.expected

@@ -45,7 +45,7 @@ def test_formats(spark, files, capsys, format):
 
 
 def test_summary(files, capsys):
-    assert main(line(files)) == 0
+    assert main(line(files, offload=["sim"])) == 0
     lines = dict(text.split("  ", 1) for text in capsys.readouterr().out.splitlines())
     assert [name.strip() for name in lines] == [
         "tuples", "without event time", "pairs", "device", "cycles", "tuples per cycle"
@@ -67,7 +67,7 @@ def test_windows_and_times_of_their_own(spark, files):
         ({"partitions": ["0"]}, "partitions must be a positive integer or None, not 0"),
         (
             {"device": ["tty0"]},
-            "with offload='sim' device must be a URL that starts with sim:, not 'tty0'",
+            "with offload='cpu' device must be a URL that starts with cpu:, not 'tty0'",
         ),
         (
             {"window": ["1 second", "2 seconds", "3 seconds"]},

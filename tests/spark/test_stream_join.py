@@ -265,11 +265,15 @@ def test_an_input_that_changes_is_refused_for_row_windows(spark):
 
 
 def test_explain(streams):
-    text = explain(*streams, BAND, "2 seconds", "ts", partitions=3)
-    assert "on sim:handshake:" in text
-    assert text.endswith(
-        "in at most 3 tasks, each with a device, a slice of history and the window before it"
-    )
+    for offload, where, what in (
+        ("cpu", "on the CPU, 1 threads:", "core"),
+        ("sim", "on sim:handshake:", "device"),
+    ):
+        text = explain(*streams, BAND, "2 seconds", "ts", partitions=3, offload=offload)
+        assert where in text
+        assert text.endswith(
+            f"in at most 3 tasks, each with a {what}, a slice of history and the window before it"
+        )
 
 
 def test_explain_says_which_filters_and_columns_go_to_op_blocks(streams):
@@ -288,18 +292,23 @@ def test_explain_says_which_filters_and_columns_go_to_op_blocks(streams):
 @pytest.mark.parametrize(
     "options, error, message",
     [
-        ({"offload": "gpu"}, ParameterError, "offload must be one of sim, fpga, not 'gpu'"),
+        ({"offload": "gpu"}, ParameterError, "offload must be one of cpu, sim, fpga, not 'gpu'"),
         ({"partitions": 0}, ParameterError, "partitions must be a positive integer or None, not 0"),
         ({"partitions": "2"}, ParameterError, "partitions must be a positive integer or None, not '2'"),
         (
-            {"architecture": "footshake"},
+            {"offload": "sim", "architecture": "footshake"},
             ParameterError,
             "device URL 'sim:footshake': architecture must be one of handshake, opblock, not 'footshake'",
         ),
         (
             {"device": "tty0"},
             ParameterError,
-            "with offload='sim' device must be a URL that starts with sim:, not 'tty0'",
+            "with offload='cpu' device must be a URL that starts with cpu:, not 'tty0'",
+        ),
+        (
+            {"device": "cpu:hash"},
+            ParameterError,
+            "structure must be one of auto, bisort, levels, rap_table, wib_tree, nested, not 'hash'",
         ),
         (
             {"offload": "fpga"},

@@ -1,0 +1,64 @@
+"""Compiled kernels: how functions become machine code, where that is kept, and how it uses the cores.
+
+Machine code is kept under `~/.cache/touchline` (or NUMBA_CACHE_DIR), by a digest of the sources it came
+from, so that other processes, such as Spark's workers, load it instead of compiling. Kernels let go of
+Python's lock, and plain threads run them: nothing has to be set up before a fork, and one thread costs
+nothing extra.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import numba
+
+from hw.errors import ParameterError
+
+
+def _digest() -> str:
+    """Of every module with kernels: Numba would not see that a kernel called from another file changed."""
+    sources = (path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    return hashlib.sha256(
+        b"".join(text for text in sources if b"numba" in text or b"@compiled" in text)
+    ).hexdigest()[:16]
+
+
+if not os.environ.get("NUMBA_CACHE_DIR"):
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    numba.config.CACHE_DIR = str(root / "touchline" / "kernels" / _digest())
+
+#: Makes a function a kernel.
+compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
+#: Makes a function a part of the kernels that call it: a call with arrays costs more than a short search.
+inlined = numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def checked_threads(threads: int | None) -> int:
+    """`threads`, or as many as there are cores."""
+    if threads is None:
+        return cores()
+    if type(threads) is not int or threads < 1:
+        raise ParameterError(f"threads must be a positive integer or None, not {threads!r}")
+    return threads
+
+
+@cache
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="touchline")
+
+
+def spread(function: Callable, parts: Iterable[tuple], threads: int) -> list:
+    """What `function` returns for each tuple of arguments; `threads` of them run at a time."""
+    parts = list(parts)
+    if threads == 1 or len(parts) < 2:
+        return [function(*part) for part in parts]
+    # A fork has no threads of its own, so the pool belongs to a process.
+    return list(_pool(threads, os.getpid()).map(lambda part: function(*part), parts))

@@ -1,0 +1,260 @@
+"""The CPU engine against the oracle: any dimensions, batches and structures; its memory and its choices.
+
+points, boxes -> batches -> [ engine, one structure ] -> pairs
+      |                                                   =
+      +---------------------> [ point in box ] ------> pairs
+"""
+
+import numpy as np
+import pytest
+
+from host.bisort import Order, Sorted
+from host.choice import STRUCTURES, Shares, Statistics, choose_order, choose_structure
+from host.columns import Layout
+from host.engine import Batch, Engine
+from host.plan import SpecDimension
+from host.rap_table import RapTable, adjusted, even_splitters
+from hw.dimension import Dimension, Test
+from sim.oracle import point_in_box
+
+SHAPES = {
+    "band": [(Test.BAND, False)],
+    "equal": [(Test.EQUAL, False)],
+    "at_least": [(Test.AT_LEAST, False)],
+    "at_most": [(Test.AT_MOST, False)],
+    "not_equal": [(Test.EQUAL, True)],
+    "two_bands": [(Test.BAND, False), (Test.BAND, False)],
+    "outside_and_band": [(Test.BAND, True), (Test.BAND, False)],
+    "many": [(Test.BAND, False), (Test.AT_MOST, False), (Test.EQUAL, True), (Test.AT_LEAST, False)],
+}
+#: How values are spread: few of them, many, rising with time, at the ends of the range.
+VALUES = {
+    "few": lambda rng, count: rng.integers(0, 12, count),
+    "many": lambda rng, count: rng.integers(0, 4 * count + 1, count),
+    "rising": lambda rng, count: np.arange(count) + rng.integers(0, 30, count),
+    "ends": lambda rng, count: rng.choice(np.array([0, 1, 2**63, 2**64 - 2, 2**64 - 1], np.uint64), count),
+}
+
+
+def tuples(rng, shape, values, count, window):
+    """Points and boxes that arrive one a tick, alternating at random, and the pairs among them."""
+    is_s = rng.random(count) < rng.choice([0.2, 0.5, 0.8])
+    time = np.cumsum(rng.integers(0, 3, count)).astype(np.uint64)
+    r, s = (~is_s).sum(), is_s.sum()
+    dims, codes, lo, hi = [], [], [], []
+    for test, negated in SHAPES[shape]:
+        dims.append(SpecDimension("", test, negated))
+        codes.append(VALUES[values](rng, r).astype(np.uint64))
+        low = VALUES[values](rng, s).astype(np.uint64)
+        # Mostly narrow boxes, some wide.
+        width = np.where(rng.random(s) < 0.05, rng.integers(0, 2**40, s), rng.integers(0, 4, s)).astype(
+            np.uint64
+        )
+        lo.append(low)
+        hi.append(low + np.minimum(width, np.uint64(2**64 - 1) - low))
+    dims.append(SpecDimension("", Test.BAND, role="time"))
+    codes.append(time[~is_s])
+    lo.append(time[is_s] - np.minimum(time[is_s], np.uint64(window[0])))
+    hi.append(time[is_s] + np.uint64(window[1]))
+    tests = tuple(Dimension(dim.test, 64, dim.negated) for dim in dims)
+    expected = np.array(point_in_box(tests, codes, lo, hi, (r, s)), np.int64).reshape(-1, 2)
+    layout = Layout.of(dims)
+    place = np.arange(count)
+    batches = []
+    for columns, mine in ((layout.points(codes), ~is_s), (layout.boxes(lo, hi), is_s)):
+        numbers = np.arange(columns.shape[1], dtype=np.uint32)
+        batches.append(Batch(columns, numbers, 0, place[mine], time[mine].astype(np.int64)))
+    return layout, batches, expected
+
+
+def part(batch: Batch, start: int, end: int) -> Batch:
+    first, last = np.searchsorted(batch.place, (start, end))
+    chosen = slice(first, last)
+    columns = np.ascontiguousarray(batch.columns[:, chosen])
+    return Batch(
+        columns, batch.numbers[chosen] - np.uint32(first), first, batch.place[chosen], batch.age[chosen]
+    )
+
+
+@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_pairs(structure, shape, values, rng, monkeypatch):
+    monkeypatch.setattr("host.engine.SMALLEST", int(rng.choice([8, 300])))
+    monkeypatch.setattr("host.llat.PARTITION", int(rng.choice([4, 96])))
+    monkeypatch.setattr("host.engine.SHORTEST_BLOCK", int(rng.choice([16, 512])))
+    monkeypatch.setattr("host.choice.STRIPED_FROM", int(rng.choice([0, 48])))
+    count = 1500
+    window = tuple(int(size) for size in rng.choice([0, 40, 700, 10**6], 2))
+    layout, batches, expected = tuples(rng, shape, values, count, window)
+    threads = int(rng.integers(1, 3))
+    engine = Engine(layout, window, structure, threads)
+    found, start = [], 0
+    while start < count:
+        end = start + int(rng.choice([1, 20, 150, 900]))
+        new = [part(batch, start, end) for batch in batches]
+        newest = max(int(batch.age[-1]) for batch in new if len(batch))
+        pairs = engine.process(*new, (newest - window[0], newest - window[1]))
+        for r, s, number in pairs:
+            assert len(r) == len(s) == number
+            found.append(np.stack([r, s], 1))
+        start = end
+    found = np.concatenate(found or [np.empty((0, 2), np.int64)])
+    assert len(found) == len(expected) and (found[np.lexsort(found.T[::-1])] == expected).all()
+    if structure not in ("auto", "nested"):
+        used = {sub.name for ring in engine.rings for sub in ring.subwindows}
+        assert used <= {structure, "nested"}
+    assert sum(count for *_, count in Engine(layout, window, structure, 1).join(*batches, pairs=False)) == (
+        len(expected)
+    )
+
+
+@pytest.mark.parametrize(
+    "structure, most", [("levels", 1.25), ("bisort", 1.25), ("rap_table", 2.6), ("wib_tree", 2.6)]
+)
+def test_memory_is_bounded(structure, most, rng):
+    """Bytes of the subwindows against those of the encoded windows, while windows slide."""
+    count, window = 60_000, 20_000
+    layout, batches, _ = streams(rng, count)
+    engine = Engine(layout, (window, window), structure, 1)
+    for start in range(0, 2 * count, 1000):
+        new = [part(batch, start, start + 1000) for batch in batches]
+        newest = int(new[0].age[-1])
+        engine.process(*new, (newest - window, newest - window), pairs=False)
+        if start > 4 * window:
+            size = window * (layout.bytes_per(False) + layout.bytes_per(True))
+            assert engine.bytes <= most * size
+            assert abs(engine.encoded_bytes / size - 1) < 0.1
+
+
+def streams(rng, count, values=None):
+    """A band on values and a time window, both streams alternating."""
+    dims = [SpecDimension("", Test.BAND), SpecDimension("", Test.BAND, role="time")]
+    layout = Layout.of(dims)
+    time = np.arange(count, dtype=np.uint64) + np.uint64(10**9)
+    x, a = (rng.integers(100, 10_000_000, count) if values is None else values for _ in range(2))
+    x, a = x.astype(np.uint64), a.astype(np.uint64)
+    w = np.uint64(20_000)
+    five = np.uint64(5)
+    columns = layout.points([x, time]), layout.boxes([a - five, time - w], [a + five, time + w])
+    numbers, age = np.arange(count, dtype=np.uint32), time.astype(np.int64)
+    batches = [Batch(part, numbers, 0, 2 * np.arange(count) + k, age) for k, part in enumerate(columns)]
+    return layout, batches, time
+
+
+DISTRIBUTIONS = {
+    "uniform": lambda rng, count: rng.integers(2**30, 2**30 + 2**24, count),
+    "one_mode": lambda rng, count: rng.normal(2**31, 2**20, count),
+    "three_modes": lambda rng, count: rng.normal(rng.choice([2**28, 2**31, 2**31 + 2**30], count), 2**22),
+    # Views of videos: most values within a small part of the range, and a long tail.
+    "rank_size": lambda rng, count: 2**31 / rng.permutation(np.arange(1, count + 1)) ** 0.9,
+}
+
+
+@pytest.mark.parametrize("values", DISTRIBUTIONS)
+def test_rap_table_is_balanced_after_three_adjustments(values, rng):
+    """Splitters begin evenly over 32 bits; the error is the mean distance of a partition from its share."""
+    count, partitions = 65_536, 256
+    splitters = even_splitters(0, 2**32 - 1, partitions)
+    errors = []
+    for _ in range(5):
+        keys = np.sort(DISTRIBUTIONS[values](rng, count).astype(np.uint64))
+        where = np.searchsorted(splitters, keys, "right")
+        counts = np.bincount(where, minlength=partitions)
+        share = count / partitions
+        errors.append(np.abs(counts - share).mean() / share)
+        lows, highs = np.zeros(partitions, np.uint64), np.zeros(partitions, np.uint64)
+        first = np.searchsorted(where, np.arange(partitions))
+        some = counts > 0
+        lows[some], highs[some] = keys[first[some]], keys[(first + counts - 1)[some]]
+        splitters = adjusted(counts, lows, highs, partitions)
+        assert (np.diff(splitters.astype(object)) >= 0).all()
+    assert errors[0] > 1.5
+    assert max(errors[3:]) < 0.35
+
+
+def test_increasing_values_go_to_the_wib_tree(rng):
+    """Small batches begin with a RaP-Table; values that rise move on to a WiB+-Tree, others do not."""
+    for rising, wanted in ((True, "wib_tree"), (False, "rap_table")):
+        count = 12_000
+        values = 10**6 + np.arange(count) * 10 if rising else None
+        layout, batches, _ = streams(rng, count, values)
+        engine = Engine(layout, (20_000, 20_000), "auto", 1)
+        for start in range(0, 2 * count, 200):
+            new = [part(batch, start, start + 200) for batch in batches]
+            newest = int(new[0].age[-1])
+            engine.process(*new, (newest - 20_000, newest - 20_000), pairs=False)
+        assert {ring.subwindows[-1].name for ring in engine.rings} == {wanted}
+        assert wanted in engine.explain()
+
+
+@pytest.mark.parametrize(
+    "order, known, structure",
+    [
+        (Order(-1), Statistics(10_000, 10_000, 1, 0), "nested"),
+        (Order(0), Statistics(10, 20, 1, 0), "nested"),
+        (Order(0), Statistics(10_000, 10**6, 1, 0), "levels"),
+        (Order(0), Statistics(10, 10**6, 5000, 0), "levels"),
+        (Order(0), Statistics(10, 10**6, 1, 0.9), "wib_tree"),
+        (Order(0), Statistics(10, 10**6, 1, 0), "rap_table"),
+        (Order(0, 1, np.array([5], np.uint64)), Statistics(10, 10**6, 1, 0), "levels"),
+    ],
+)
+def test_strategy(order, known, structure):
+    chosen, why = choose_structure(order, known)
+    assert chosen == structure
+    assert why
+
+
+def test_the_plan_does_not_depend_on_the_order_of_dimensions(rng):
+    """The selective dimension is sorted by, wherever it stands, and a second one makes stripes."""
+    wide, narrow = (
+        rng.integers(0, 10, (2, 5000)).astype(np.uint64),
+        rng.integers(0, 10_000, (2, 5000)).astype(np.uint64),
+    )
+    dims = [
+        SpecDimension("", Test.BAND),
+        SpecDimension("", Test.BAND),
+        SpecDimension("", Test.BAND, role="time"),
+    ]
+    layout = Layout.of(dims)
+    time = np.zeros(5000, np.uint64)
+    for first, second, key in ((wide, narrow, 1), (narrow, wide, 0)):
+        points = layout.points([first[0], second[0], time])
+        boxes = layout.boxes(
+            [first[1], second[1], time], [first[1] + np.uint64(1), second[1] + np.uint64(1), time]
+        )
+        shares = Shares.measure(layout, points, boxes)
+        order = choose_order(layout, shares, points, 10**6)
+        assert (order.key, order.stripe) == (key, 1 - key)
+        assert choose_order(layout, shares, points, 100).stripe == -1
+
+
+def test_blocks_are_sorted_by_stripe_and_key(rng):
+    codes = rng.integers(0, 1000, (2, 5000)).astype(np.uint64)
+    splitters = np.array([100, 500, 500, 900], np.uint64)
+    run = Sorted.build(
+        codes, np.arange(5000, dtype=np.uint32), 0, np.array([0, 2000, 5000]), Order(0, 1, splitters), 2
+    )
+    assert sorted(run.ids.tolist()) == list(range(5000))
+    assert (run.data == codes[:, run.ids]).all()
+    for block in range(2):
+        for stripe in range(5):
+            part = run.data[:, run.offsets[block, stripe] : run.offsets[block, stripe + 1]]
+            assert (np.searchsorted(splitters, part[1], "right") == stripe).all()
+            assert (np.diff(part[0].astype(np.int64)) >= 0).all()
+
+
+def test_rap_table_keeps_all_of_one_value(rng):
+    """All tuples in one partition: the LLAT chains as many entries as there are."""
+    layout = Layout.of([SpecDimension("", Test.BAND)])
+    codes = np.full((1, 3000), 7, np.uint64)
+    run = Sorted.build(codes, np.arange(3000, dtype=np.uint32), 0, np.array([0, 3000]), Order(0))
+    table = RapTable(layout, False, Order(0), 0, 3000, even_splitters(0, 2**32, RapTable.partitions(3000)))
+    assert table.insert(run, 0, 3000) == 3000
+    assert table.insert(run, 0, 1) == 0
+    boxes = Sorted.build(
+        np.array([[7], [7]], np.uint64), np.zeros(1, np.uint32), 0, np.array([0, 1]), Order(0)
+    )
+    (found,) = (part.meet(boxes, 0, 1, 1, True) for part in table.parts())
+    assert sorted(found[0].tolist()) == list(range(3000))
