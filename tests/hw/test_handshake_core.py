@@ -249,6 +249,6 @@ def test_least_buffer(cores, least):
 
 @pytest.mark.filterwarnings("ignore::amaranth.hdl.UnusedElaboratable")  # what is refused is not used
 def test_a_queue_too_small_for_what_is_under_way_is_refused():
-    with pytest.raises(ParameterError, match="^buffer must be at least 10 with 17 cores, not 9$"):
+    with pytest.raises(ParameterError, match=r"^buffer must be at least 10 with 17 cores, not 9$"):
         HandshakeCore(Parameters(cores=17, buffer=9))
     gc.collect()
