@@ -118,13 +118,20 @@ class HandshakeCore(wiring.Component):
         self._parameters = parameters
         self._lanes = parameters.lanes
         self._depth = parameters.segment // parameters.lanes
-        # Busy at one pair in the queue would slow down a core that finds one in every cycle.
-        least = 2 + self._under_way(parameters.cores) + 1
+        least = self.least_buffer(parameters.cores)
         if parameters.buffer < least:
             raise ParameterError(
                 f"buffer must be at least {least} with {parameters.cores} cores, not {parameters.buffer!r}"
             )
         super().__init__(CoreSignature(parameters))
+
+    @classmethod
+    def least_buffer(cls, cores: int) -> int:
+        """How large the queue must be in a chain of so many cores.
+
+        One place stays empty, and two are in use by a core that finds a pair in every cycle.
+        """
+        return 3 + cls._under_way(cores)
 
     @classmethod
     def _under_way(cls, cores: int) -> int:
@@ -143,7 +150,7 @@ class HandshakeCore(wiring.Component):
             as_stored = self._meet(m, f"r_{lane}_s_0", r[lane], s[0]) if lane else as_probe
             m.d.comb += mask[lane].eq((command.meet_r & as_probe) | (command.meet_s & as_stored))
 
-        # One place stays empty, so that equal pointers mean an empty queue.
+        # Equal pointers mean an empty queue, so one place stays empty.
         entry_layout = data.StructLayout(
             ({"mask": self._lanes} if self._lanes > 1 else {}) | {"stamp": command.stamp.shape()}
         )

@@ -2,9 +2,9 @@
 
 ::
 
-    tuples that enter --> [ ids of R ]  [ ids of S ]  [ steps ]
-                                ^             ^           ^
-    meetings ----> which step ->+---- which --+-- tuples -+----> pairs of ids
+    tuples that enter ---------> [ steps ]                   [ ids ]
+                                     |                          |
+    meetings --> which step was it? -+--> who was there then? -+--> pairs
 
 All tuples of a stream move at once, so where and when two of them met tells which they were: cores need
 neither keep ids nor pass them on.

@@ -19,7 +19,7 @@ class Parameters:
     """A joiner's architecture and sizes.
 
     `cores` segments of `segment` tuples per stream; `lanes` comparators per core and direction, so
-    that a tuple takes `segment / lanes` cycles; `buffer` results held per core.
+    that a tuple takes `segment / lanes` cycles; `buffer` places of a core's queue of results.
     """
 
     architecture: str = "handshake"
