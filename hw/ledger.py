@@ -117,7 +117,7 @@ class Ledger(wiring.Component):
             step_write.data.first_s.eq(newest["s"] - (p.cores - 1) * p.segment),
         ]
 
-        # Meetings, with a register after each memory and each sum: the step, the tuples that the first core had
+        # Meetings, a register after each memory and each sum: the step, the tuples that the first core had
         # then, those of the meeting's core, and the two that met.
         step_read = step_memory.read_port()
         move = Signal()
