@@ -13,15 +13,17 @@
 All cores of a chain obey one command in the same cycle, so a tuple is never between two cores.
 """
 
-from amaranth import Cat, Module, Signal, Value
+from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from . import fan
+from .dimension import Dimension
 from .errors import ParameterError
 from .parameters import Parameters
 from .segment import DISTRIBUTED, Segment
 from .socket import box_layout, point_layout
+from .stamp import Stamp
 
 #: How many cycles of meetings are told apart, at least. Twice what passes, even in the longest chain, until
 #: a pair that nothing competes with has left.
@@ -94,6 +96,46 @@ class CoreSignature(wiring.Signature):
         )
 
 
+class Comparators(wiring.Component):
+    """Compares the newest R tuple with a row of S tuples, and the newest S tuple with a row of R tuples.
+
+    Latency: 1 cycle. Throughput: both rows every cycle.
+    """
+
+    #: Mapped together with slower logic, comparators would cost a third more.
+    KEPT = True
+
+    def __init__(self, dims: tuple[Dimension, ...], lanes: int):
+        self._dims = dims
+        super().__init__(
+            {
+                "r": In(stored_layout(point_layout(dims))).array(lanes),
+                "s": In(stored_layout(box_layout(dims))).array(lanes),
+                "r_meets": Out(lanes),  # the first of `r` is a pair with this one of `s`
+                "s_meets": Out(lanes),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        for lane in range(len(self.r)):
+            as_probe = self._meet(m, f"r_0_s_{lane}", self.r[0], self.s[lane])
+            as_stored = self._meet(m, f"r_{lane}_s_0", self.r[lane], self.s[0]) if lane else as_probe
+            m.d.comb += [self.r_meets[lane].eq(as_probe), self.s_meets[lane].eq(as_stored)]
+        return m
+
+    def _meet(self, m: Module, name: str, r, s) -> Value:
+        """Whether two tuples are a pair, one cycle later.
+
+        A register for each test: taken together they would cost up to twice the logic, and more time.
+        """
+        tests = [r.valid & s.valid]
+        tests += [dim.contains(r.dims[f"d{k}"], s.dims[f"d{k}"]) for k, dim in enumerate(self._dims)]
+        passed = Signal(len(tests), name=name, reset_less=True)
+        m.d.sync += passed.eq(Cat(tests))
+        return passed.all()
+
+
 class HandshakeCore(wiring.Component):
     """A segment of both windows; a tuple that enters one meets every tuple of the other.
 
@@ -144,11 +186,16 @@ class HandshakeCore(wiring.Component):
         lanes = range(self._lanes)
         r = self._rows(m, "r")
         s = self._rows(m, "s")
+        m.submodules.comparators = comparators = Stamp(Comparators, self._parameters.dims, self._lanes)
+        m.d.comb += [
+            port.eq(row)
+            for ports, rows in ((comparators.r, r), (comparators.s, s))
+            for port, row in zip(ports, rows)
+        ]
         mask = Signal(self._lanes)
-        for lane in lanes:
-            as_probe = self._meet(m, f"r_0_s_{lane}", r[0], s[lane])
-            as_stored = self._meet(m, f"r_{lane}_s_0", r[lane], s[0]) if lane else as_probe
-            m.d.comb += mask[lane].eq((command.meet_r & as_probe) | (command.meet_s & as_stored))
+        m.d.comb += mask.eq(
+            Mux(command.meet_r, comparators.r_meets, 0) | Mux(command.meet_s, comparators.s_meets, 0)
+        )
 
         # Equal pointers mean an empty queue, so one place stays empty.
         entry_layout = data.StructLayout(
@@ -206,19 +253,6 @@ class HandshakeCore(wiring.Component):
                 (valid & (stamp.epoch == epoch)) | (waiting & (head.data.stamp.epoch == epoch))
             )
         return m
-
-    def _meet(self, m: Module, name: str, r, s) -> Value:
-        """Whether an R tuple and an S tuple are a pair, one cycle later.
-
-        A register for each test: taken together they would cost up to twice the logic, and more time.
-        """
-        tests = [r.valid & s.valid]
-        tests += [
-            dim.contains(r.dims[f"d{k}"], s.dims[f"d{k}"]) for k, dim in enumerate(self._parameters.dims)
-        ]
-        passed = Signal(len(tests), name=name, reset_less=True)
-        m.d.sync += passed.eq(Cat(tests))
-        return passed.all()
 
     def _rows(self, m: Module, side: str) -> list:
         """A stream's segment, from which and to which its tuples go; the rows that can meet."""

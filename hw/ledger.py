@@ -10,13 +10,18 @@ All tuples of a stream move at once, so where and when two of them met tells whi
 neither keep ids nor pass them on.
 """
 
-from amaranth import Module, Mux, Signal
+from itertools import pairwise
+
+from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .handshake_core import meeting_layout, stamp_layout
 from .parameters import Parameters
 from .socket import ID_WIDTH, PAIR_LAYOUT
+
+#: Nothing is read in the cycle in which it is written: synthesis need not care which of the two comes first.
+_ONE_AT_A_TIME = {"no_rw_check": 1}
 
 #: An id, or none.
 OPTION_LAYOUT = data.StructLayout({"valid": 1, "id": ID_WIDTH})
@@ -33,7 +38,7 @@ class Ledger(wiring.Component):
     Latency: `LATENCY` cycles. Throughput: one pair per cycle.
     """
 
-    LATENCY = 4
+    LATENCY = 5
     EVICTION = 3
 
     def __init__(self, parameters: Parameters):
@@ -74,13 +79,17 @@ class Ledger(wiring.Component):
             number.eq((self.epoch << len(self.step)) | self.step),
         ]
         step_layout = data.StructLayout({"r_probes": 1, "newest_r": places, "first_s": places})
-        m.submodules.steps = step_memory = memory.Memory(shape=step_layout, depth=steps, init=[])
+        m.submodules.steps = step_memory = memory.Memory(
+            shape=step_layout, depth=steps, init=[], attrs=_ONE_AT_A_TIME
+        )
         step_write = step_memory.write_port()
         newest = {}
         lookups = {}
         for side in "rs":
             newest[side] = Signal(places, name=f"newest_{side}")
-            ids = m.submodules[f"{side}_ids"] = memory.Memory(shape=ID_WIDTH, depth=len(places), init=[])
+            ids = m.submodules[f"{side}_ids"] = memory.Memory(
+                shape=ID_WIDTH, depth=len(places), init=[], attrs=_ONE_AT_A_TIME
+            )
             write = ids.write_port()
             oldest = ids.read_port()
             lookups[side] = ids.read_port()
@@ -108,43 +117,46 @@ class Ledger(wiring.Component):
             step_write.data.first_s.eq(newest["s"] - (p.cores - 1) * p.segment),
         ]
 
-        # Meetings, through three stages: the step, the first tuples of the core, the two that met.
+        # Meetings, a register after each memory and each sum: the step, the tuples that the first core had
+        # then, those of the meeting's core, and the two that met.
         step_read = step_memory.read_port()
         move = Signal()
         meeting = self.meetings.payload
-        valid = Signal(4)
-        epochs = Signal(2, reset_less=True)
-        offset = Signal(range(p.capacity), reset_less=True)
-        behind = [Signal(range(p.segment), name=f"behind_{k}", reset_less=True) for k in range(2)]
+        valid = Signal(self.LATENCY)
+        epochs = Signal(3, reset_less=True)
+        offset = [Signal(range(p.capacity), name=f"offset_{k}", reset_less=True) for k in range(2)]
+        behind = [Signal(range(p.segment), name=f"behind_{k}", reset_less=True) for k in range(3)]
+        step = Signal(step_layout, reset_less=True)
         first = {side: Signal(places, name=f"{side}_first", reset_less=True) for side in "rs"}
         r_probes = Signal(reset_less=True)
         pair = Signal(PAIR_LAYOUT, reset_less=True)
         m.d.comb += [
-            move.eq(~valid[3] | self.pairs.ready),
+            move.eq(~valid[-1] | self.pairs.ready),
             self.meetings.ready.eq(move),
             step_read.en.eq(move),
             step_read.addr.eq((meeting.epoch << len(self.step)) | meeting.step),
             lookups["r"].en.eq(move),
             lookups["s"].en.eq(move),
-            lookups["r"].addr.eq(first["r"] - Mux(r_probes, 0, behind[1])),
-            lookups["s"].addr.eq(first["s"] - Mux(r_probes, behind[1], 0)),
-            self.pairs.valid.eq(valid[3]),
+            lookups["r"].addr.eq(first["r"] - Mux(r_probes, 0, behind[2])),
+            lookups["s"].addr.eq(first["s"] - Mux(r_probes, behind[2], 0)),
+            self.pairs.valid.eq(valid[-1]),
             self.pairs.payload.eq(pair),
         ]
         with m.If(move):
             m.d.sync += [
                 valid.eq((valid << 1) | self.meetings.valid),
                 epochs.eq((epochs << 1) | meeting.epoch),
-                offset.eq(meeting.core * p.segment),
+                offset[0].eq(meeting.core * p.segment),
                 behind[0].eq(meeting.lane * depth + meeting.age),
-                behind[1].eq(behind[0]),
-                first["r"].eq(step_read.data.newest_r - offset),
-                first["s"].eq(step_read.data.first_s + offset),
-                r_probes.eq(step_read.data.r_probes),
+                step.eq(step_read.data),
+                *(after.eq(before) for delayed in (offset, behind) for before, after in pairwise(delayed)),
+                first["r"].eq(step.newest_r - offset[1]),
+                first["s"].eq(step.first_s + offset[1]),
+                r_probes.eq(step.r_probes),
                 pair.r_id.eq(lookups["r"].data),
                 pair.s_id.eq(lookups["s"].data),
             ]
         for epoch in range(2):
-            held = [valid[stage] & (epochs[stage] == epoch) for stage in range(2)]
-            m.d.comb += self.held[epoch].eq(held[0] | held[1])
+            held = [valid[stage] & (epochs[stage] == epoch) for stage in range(len(epochs))]
+            m.d.comb += self.held[epoch].eq(Cat(held).any())
         return m
