@@ -1,9 +1,9 @@
 """Compiled kernels: how functions become machine code, where that is kept, and how it uses the cores.
 
-Machine code is kept under `~/.cache/touchline` (or NUMBA_CACHE_DIR), by a digest of the sources it came
-from, so that other processes, such as Spark's workers, load it instead of compiling. Kernels let go of
-Python's lock, and plain threads run them: nothing has to be set up before a fork, and one thread costs
-nothing extra.
+Machine code is kept in the cache (`~/.cache/touchline`, TOUCHLINE_CACHE or NUMBA_CACHE_DIR) by a digest of
+the sources it came from, so that other processes, such as Spark's workers, load it instead of compiling.
+Kernels let go of Python's lock, and plain threads run them: nothing has to be set up before a fork, and one
+thread costs nothing extra.
 """
 
 import hashlib
@@ -27,8 +27,9 @@ def _digest() -> str:
 
 
 if not os.environ.get("NUMBA_CACHE_DIR"):
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    numba.config.CACHE_DIR = str(root / "touchline" / "kernels" / _digest())
+    chosen = os.environ.get("TOUCHLINE_CACHE")
+    cache_root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "touchline"
+    numba.config.CACHE_DIR = str((Path(chosen) if chosen else cache_root) / "kernels" / _digest())
 
 #: Makes a function a kernel.
 compiled = numba.njit(cache=True, nogil=True, error_model="numpy")

@@ -31,8 +31,9 @@ from .window import LONGEST
 CHUNK = 4096
 #: Rows in a block of a batch that is longer than the windows, at least.
 SHORTEST_BLOCK = 512
-#: How many subwindows a window is cut into.
-SUBWINDOWS = 16
+#: How many subwindows a window is cut into. A probe searches each of them, but one more than that is kept,
+#: which tells in structures that take more memory.
+SUBWINDOWS, SUBWINDOWS_OF_TABLES = 8, 16
 #: Rows that a subwindow of fixed size has room for: at least, and as a multiple of those in the one before.
 SMALLEST, SLACK = 64, 1.03
 #: Tuples that stand for a subwindow, and for a batch, in samples.
@@ -91,6 +92,13 @@ class Ring:
     def first(self) -> int | None:
         """The lowest number that a row kept can have."""
         return self.subwindows[0].structure.base if self.subwindows else None
+
+    @property
+    def step(self) -> int:
+        """The ages in a subwindow such as the newest."""
+        tables = bool(self.subwindows) and not isinstance(self.subwindows[-1].structure, BiSort)
+        count = SUBWINDOWS_OF_TABLES if tables else SUBWINDOWS
+        return min(max(self.span // count, 1), LONGEST // 2)
 
     def expire(self, limit: int) -> None:
         """Drops the subwindows in which all ages are below `limit`."""
@@ -249,14 +257,14 @@ class Engine:
 
     def _insert(self, ring: Ring, batch: Batch, side: tuple, limit: int) -> None:
         """Inserts the rows of a batch that later ones may join."""
-        step = min(max(ring.span // SUBWINDOWS, 1), LONGEST // 2)
         first = int(np.searchsorted(batch.age, limit))
         while first < len(batch):
+            step = ring.step
             if not ring.subwindows or int(batch.age[first]) - ring.subwindows[-1].begin >= step:
                 begin = int(batch.age[first])
                 last = int(np.searchsorted(batch.age, min(begin + step, LONGEST)))
                 self._begin(ring, begin, batch, last - first)
-            until = min(ring.subwindows[-1].begin + step, LONGEST)
+            until = min(ring.subwindows[-1].begin + ring.step, LONGEST)
             last = max(first + 1, int(np.searchsorted(batch.age, until)))
             run = side[0]
             if last - first < len(run) or len(run.offsets) > 1:

@@ -396,8 +396,8 @@ def measured(name: str, *arguments) -> dict:
     except subprocess.TimeoutExpired:
         return {"why": f"more than {LIMIT} s"}
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        return {"why": lines[-1][:80]}
+        lines = [line for line in done.stderr.splitlines() if "Error" in line or "Exception" in line]
+        return {"why": (lines or [f"exit status {done.returncode}"])[-1][:80]}
     return json.loads(done.stdout.splitlines()[-1])
 
 
