@@ -93,7 +93,10 @@ class Plan:
     def digest(self) -> bytes:
         """The digest of all that the build depends on."""
         board = self.board
-        options = [board.name, board.chip, *board.nextpnr, f"{self.mhz:g}", f"{self.baud}", f"{self.seeds}"]
+        is_open = board.family in boards.OPEN
+        synthesis = route.synthesis(board.family) if is_open else vendor.flow(board).synthesis
+        numbers = [f"{self.mhz:g}", f"{self.baud}", f"{self.seeds}"]
+        options = [synthesis, board.name, board.chip, *board.nextpnr, *numbers]
         versions = [part for item in sorted(self.tools.items()) for part in item]
         files = [part for item in sorted(self.constraints.items()) for part in item]
         digest = hashlib.sha256()

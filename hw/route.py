@@ -139,6 +139,11 @@ def route(
     return place(netlist, mhz=mhz, seed=seed, chip=chip, folder=folder, constraints=constraints, watch=watch)
 
 
+def synthesis(family: str) -> str:
+    """Yosys' commands that map the module {top} for a family."""
+    return _FAMILIES[family].synthesis
+
+
 def synthesise(
     verilog: str,
     top: str,
@@ -149,7 +154,7 @@ def synthesise(
 ) -> Path:
     """The netlist of the module `top`, which `place` reads."""
     (folder / "top.v").write_text(verilog)
-    commands = _FAMILIES[chip.family].synthesis.format(top=top)
+    commands = synthesis(chip.family).format(top=top)
     (folder / "map.ys").write_text(f"read_verilog top.v\n{commands}write_json netlist.json\n")
     tools.run(tools.yosys(), [folder / "map.ys"], cwd=folder, seconds=SYNTHESIS_SECONDS, watch=watch)
     return folder / "netlist.json"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hw import bitstream, tools, vendor
+from hw import bitstream, route, tools, vendor
 from hw.bitstream import Plan, build, main
 from hw.errors import TimingError, ToolError
 from hw.frame import Register
@@ -119,6 +119,9 @@ def test_the_digest_depends_on_every_ingredient_and_on_nothing_else(small, monke
     with monkeypatch.context() as patch:
         patch.setattr(tools, "yosys", lambda: yosys)
         digests = [newer.digest]
+    with monkeypatch.context() as patch:
+        patch.setattr(route, "synthesis", lambda family: "synth -top {top}")
+        digests.append(plan(**TINY).digest)
     with monkeypatch.context() as patch:
         patch.setattr(Plan, "verilog", lambda self: "module other(); endmodule")
         digests.append(plan(**TINY).digest)
