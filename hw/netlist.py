@@ -4,7 +4,7 @@
 
     Verilog ---> [ yosys ] ---> cells of a chip family ---> flat Verilog + the cells' models
 
-The cells are those that are counted and placed; only the hierarchy around them is dissolved.
+The cells are those that are counted and placed, but for block RAMs; the hierarchy around them is dissolved.
 """
 
 import json
@@ -42,12 +42,15 @@ class Netlist:
 
 def synthesise(verilog: str, top: str, family: str) -> Netlist:
     """The netlist of the module `top`, whose ports it keeps, in cells of a chip family."""
+    # Yosys has no models of block RAMs: what they hold is in LUTs here.
+    commands = re.sub(r"^synth_\w+", r"\g<0> -nobram", SYNTHESIS[family].format(top=top), flags=re.MULTILINE)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "top.v").write_text(verilog)
         (folder / "map.ys").write_text(
             "read_verilog top.v\n"
-            f"{SYNTHESIS[family].format(top=top)}"
+            f"{commands}"
+            "setattr -mod -unset keep_hierarchy *\n"
             "flatten\n"
             "delete t:$scopeinfo\n"
             "write_verilog -noattr -norename netlist.v\n"

@@ -5,6 +5,7 @@ many copies. A `Stamp` stands for its component: while `collecting`, it becomes 
 module that is converted once; otherwise it is the component itself.
 """
 
+import re
 from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -49,6 +50,8 @@ def collecting(*, sources: bool = False):
 def convert(component: wiring.Component, name: str, *, sources: bool = False) -> str:
     """The Verilog of one module, without those that are stamped in it; `sources` as in `collecting`."""
     text = verilog.convert(component, name=name, emit_src=sources, strip_internal_attrs=not sources)
+    # Yosys takes a wire called `rows[7]` for bit 7 of `rows`, and drives both from two registers.
+    text = re.sub(r"\\\S+\[\d+\]\S*", lambda name: re.sub(r"\[(\d+)\]", r".\1", name[0]), text)
     # Every module would claim to be the top, and sources are wanted as in the project.
     return text.replace("(* top =  1  *)\n", "").replace(_PROJECT, "") if sources else text
 

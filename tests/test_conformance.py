@@ -149,8 +149,20 @@ def _ids(arrivals, result) -> Counter:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("condition", CONDITIONS)
-@pytest.mark.parametrize("device", ["parallel", "serial", "paper", "opblock", "opblock_serial", *NETLISTS])
+@pytest.mark.parametrize("device", ["parallel", "serial", "paper", "opblock", "opblock_serial"])
 def test_device(device, condition, window, size, seed, rng, monkeypatch):
+    _check_device(device, condition, window, size, seed, rng, monkeypatch)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("device", NETLISTS)
+def test_netlist(device, condition, seed, rng, monkeypatch):
+    """What synthesis made does what the gateware does; cells are slow, so windows and sizes are drawn."""
+    for size in ("segment", "windows"):
+        _check_device(device, condition, rng.choice(list(WINDOWS)), size, seed, rng, monkeypatch)
+
+
+def _check_device(device, condition, window, size, seed, rng, monkeypatch) -> None:
     p = parameters(device)
     monkeypatch.setattr("host.runner.CHUNK", int(rng.choice([7, 1 << 16])))
     given = problem(rng, SIZES[size](p), condition, window, p)

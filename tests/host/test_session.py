@@ -245,15 +245,17 @@ def test_live_evictions_are_an_error():
     )
 
 
-def test_stalls_in_the_url_slow_the_device_down():
+@pytest.mark.parametrize("value, stalls", [(1, "1,128,0"), (0, "1,0,200")], ids=["input", "output"])
+def test_stalls_in_the_url_slow_the_device_down(value, stalls):
+    """Without matches the device waits for tuples, with many for its results to be taken."""
     count = 200
-    r, s = (rows(range(count), **{name: np.zeros(count, np.int64)}) for name in ("x", "a"))
+    r, s = rows(range(count), x=np.zeros(count, np.int64)), rows(range(count), a=np.full(count, value))
     spec = JoinSpec("r.x = s.a", "3 rows", "ts", r.schema, s.schema)
     cycles = []
-    for stalls in ("", "&stalls=1,128,0", "&stalls=1,0,200"):
-        with open_device(DEVICES["parallel"] + stalls) as device:
+    for option in ("", f"&stalls={stalls}"):
+        with open_device(DEVICES["parallel"] + option) as device:
             cycles.append(Session(device, spec).join(spec.arrange(r, s)).stats.cycles)
-    assert cycles[1] > 1.05 * cycles[0] and cycles[2] > 1.3 * cycles[0]
+    assert cycles[1] > 1.3 * cycles[0]
 
 
 def test_stats_of_a_second_join_are_its_own():
