@@ -36,7 +36,8 @@ class OpChain(wiring.Component):
     - throughput is one tuple every `depth` cycles, any other word takes one; a block that finds several pairs
       at once puts them out one per cycle, and while it does, tuples wait;
     - `latency(parameters, block)` cycles pass from a tuple's transfer on `tuples` to a pair on `results`, if
-      the two meet in the first row of that block;
+      the two meet in the first row of that block, and one more for each level of the tree in which the turn
+      was another block's;
     - a flush or an instruction takes one cycle, and at most 2 more if tuples are right ahead of it;
     - a mark comes out `mark_latency(parameters)` cycles after its transfer when the chain is idle.
 
