@@ -7,7 +7,7 @@
 For N tuples in P partitions an entry holds N / P * SIGMA tuples, so 2P entries are always enough: each
 that is used up holds more than its share, and at most P of them can.
 
-Throughput: a tuple every 5 to 20 ns. Memory: 2 * SIGMA times the codes and numbers of N tuples.
+Memory: 2 * SIGMA times the codes and numbers of N tuples.
 """
 
 import numpy as np

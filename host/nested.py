@@ -3,8 +3,6 @@
 They are the whole join where windows are tiny or no dimension can be indexed, and the last step of every
 structure, which only narrows down what they have to look at. Stretches are tested dimension by dimension,
 which the compiler turns into vector instructions.
-
-Throughput: about a candidate per nanosecond and core.
 """
 
 import numpy as np

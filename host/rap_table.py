@@ -8,7 +8,7 @@ The next subwindow's splitters come from this one's histograms (Algorithm 1), as
 within a partition, so a few subwindows after the distribution changed all partitions are about equal again.
 Keys that only increase escape every table made from older ones: `wib_tree` is for those.
 
-Throughput: 20 to 60 ns per tuple inserted; a probe tests the partitions that its band touches.
+A probe tests the partitions that its band touches.
 """
 
 import numpy as np
