@@ -237,7 +237,7 @@ def test_result_can_be_used_twice(streams):
 
 def test_observation_counts(streams):
     observation = Observation()
-    result = stream_join(*streams, BAND, "2 seconds", "ts", partitions=3, observation=observation)
+    result = stream_join(*streams, BAND, "2 seconds", "ts", "sim", partitions=3, observation=observation)
     pairs = result.count()
     counts = observation.get
     assert (counts["slices"], counts["tuples"], counts["pairs"]) == (3, 300, pairs)
@@ -278,7 +278,7 @@ def test_explain(streams):
 
 def test_explain_says_which_filters_and_columns_go_to_op_blocks(streams):
     on = f"{BAND} AND r.x > 3 AND s.a + 1 <= 40 AND r.x IS NOT NULL"
-    options = {"architecture": "opblock", "device": DEVICES["opblock"], "partitions": 3}
+    options = {"offload": "sim", "device": DEVICES["opblock"], "partitions": 3}
     lines = explain(*streams, on, "2 seconds", "ts", **options).splitlines()
     assert "r.x > 3: device d2, selected" in lines
     assert "s.a + 1 <= 40: device d2, selected" in lines
