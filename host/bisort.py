@@ -75,6 +75,18 @@ def seek(keys, heads, first, last, at, value):
     return at
 
 
+@inlined
+def _halved(keys, low, high, value):
+    """Neighbours in `low .. high`: the key of the first is below `value`, that of the second is not."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        if keys[middle] < value:
+            low = middle
+        else:
+            high = middle
+    return low, high
+
+
 @compiled
 def _rebound(keys, heads, first, last, at, value):
     """`seek` for what lies further away."""
@@ -91,12 +103,7 @@ def _rebound(keys, heads, first, last, at, value):
                 lower += step
                 step *= 2
             upper = min(lower + step, end + 1)
-            while upper - lower > 1:
-                middle = (lower + upper) // 2
-                if heads[middle] < value:
-                    lower = middle
-                else:
-                    upper = middle
+            lower, upper = _halved(heads, lower, upper, value)
             low, high = max(low, lower * PART), min(upper * PART, last)
     else:
         high = at
@@ -110,20 +117,9 @@ def _rebound(keys, heads, first, last, at, value):
                 upper -= step
                 step *= 2
             lower = max(upper - step, begin - 1)
-            while upper - lower > 1:
-                middle = (lower + upper) // 2
-                if heads[middle] < value:
-                    lower = middle
-                else:
-                    upper = middle
+            lower, upper = _halved(heads, lower, upper, value)
             low, high = max(lower * PART, first - 1) if lower >= begin else first - 1, min(high, upper * PART)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if keys[middle] < value:
-            low = middle
-        else:
-            high = middle
-    return high
+    return _halved(keys, low, high, value)[1]
 
 
 @inlined

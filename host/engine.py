@@ -22,6 +22,7 @@ from .bisort import BiSort, Order, Sorted, boxes_find_points
 from .choice import SAMPLE, Shares, Statistics, choose_order, choose_structure
 from .columns import Layout
 from .compiled import spread
+from .llat import partitions
 from .nested import block_pairs, relation
 from .rap_table import RapTable, even_splitters
 from .wib_tree import WibTree
@@ -296,7 +297,6 @@ class Engine:
             # Rows come at the rate they came at; what is full sooner is followed by something smaller.
             known = sum(sub.rows for sub in ring.subwindows if sub.begin == before.begin)
             expected = max(SMALLEST, known // 8 if begin == before.begin else int(SLACK * known))
-        if before:
             before.structure.seal()
             before.drift = self._drift(ring)
         structure, why = self.structure, "asked for"
@@ -323,9 +323,7 @@ class Engine:
                     splitters = first.next_splitters(expected)
                 else:
                     keys = batch.columns[order.key]
-                    splitters = even_splitters(
-                        int(keys.min()), int(keys.max()), RapTable.partitions(expected)
-                    )
+                    splitters = even_splitters(int(keys.min()), int(keys.max()), partitions(expected))
                 made = RapTable(self.layout, ring.boxes, Order(order.key), base, expected, splitters)
             case "nested":
                 made = BiSort(self.layout, ring.boxes, Order(-1), base)

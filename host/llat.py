@@ -22,11 +22,16 @@ SIGMA = 1.10
 PARTITION = 96
 
 
+def partitions(rows: int) -> int:
+    """How many partitions a table for `rows` tuples has."""
+    return max(1, rows // PARTITION)
+
+
 class Table:
     """The arrays of an LLAT for `rows` tuples; `taken` entries are in use from the start."""
 
     def __init__(self, columns: int, rows: int, reserved: bool):
-        self.partitions = max(1, rows // PARTITION)
+        self.partitions = partitions(rows)
         self.size = int(np.ceil(rows / self.partitions * SIGMA))
         entries = 2 * self.partitions
         self.arrays = (

@@ -16,24 +16,24 @@ import numpy as np
 from .bisort import PART, Order, Part, Sorted, after
 from .columns import Layout
 from .compiled import compiled
-from .llat import Table, partition_meets_box, partition_meets_point, put
+from .llat import Table, partition_meets_box, partition_meets_point, partitions, put
 from .nested import HIGHEST, listed
 
 
 @compiled
-def adjusted(counts, lows, highs, partitions):
-    """Algorithm 1: splitters for `partitions` equal partitions, from the histograms of others.
+def adjusted(counts, lows, highs, wanted):
+    """Algorithm 1: splitters for `wanted` equal partitions, from the histograms of others.
 
     The j-th lies where j shares of the tuples have been counted: so far into the partition in which
     that happens as tuples of it are still needed. (The paper's formula leaves out its lowest key.)
     """
-    splitters = np.empty(partitions - 1, np.uint64)
+    splitters = np.empty(wanted - 1, np.uint64)
     total = counts.sum()
     before, j = 0, 1
     for i in range(len(counts)):
-        while j < partitions and j * total <= (before + counts[i]) * partitions:
+        while j < wanted and j * total <= (before + counts[i]) * wanted:
             if counts[i]:
-                share = (j * total / partitions - before) / counts[i]
+                share = (j * total / wanted - before) / counts[i]
                 splitters[j - 1] = lows[i] + np.uint64(share * np.float64(highs[i] - lows[i]))
             else:
                 splitters[j - 1] = lows[i]
@@ -42,10 +42,10 @@ def adjusted(counts, lows, highs, partitions):
     return splitters
 
 
-def even_splitters(low: int, high: int, partitions: int) -> np.ndarray:
+def even_splitters(low: int, high: int, wanted: int) -> np.ndarray:
     """Splitters at equal distances, for when nothing is known but the lowest and the highest key."""
-    step = (high - low) // partitions or 1
-    return np.array([min(low + step * j, 2**64 - 1) for j in range(1, partitions)], np.uint64)
+    step = (high - low) // wanted or 1
+    return np.array([min(low + step * j, 2**64 - 1) for j in range(1, wanted)], np.uint64)
 
 
 @compiled
@@ -132,11 +132,6 @@ class RapTable:
         self.lows, self.highs = np.full(columns, HIGHEST), np.zeros(columns, np.uint64)
         self.capacity = rows
 
-    @staticmethod
-    def partitions(rows: int) -> int:
-        """How many partitions a table for `rows` tuples has."""
-        return Table(0, rows, True).partitions
-
     @property
     def bytes(self) -> int:
         """Bytes in use."""
@@ -178,4 +173,4 @@ class RapTable:
 
     def next_splitters(self, rows: int) -> np.ndarray:
         """The splitters of the subwindow after this one, for `rows` tuples."""
-        return adjusted(*self.histograms[:3], self.partitions(rows))
+        return adjusted(*self.histograms[:3], partitions(rows))

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from . import tools
 from .dimension import Dimension
-from .netlist import SYNTHESIS, SYNTHESIS_SECONDS
+from .netlist import SYNTHESIS
 from .parameters import OPBLOCK_DIMS, Parameters
 from .verilog import emit
 
@@ -81,8 +81,7 @@ def measure(parameters: Parameters) -> Area:
         folder = Path(scratch)
         (folder / "top.v").write_text(emit(parameters))
         commands = SYNTHESIS["xc6v"].format(top=parameters.name)
-        (folder / "map.ys").write_text(f"read_verilog top.v\n{commands}tee -o cells.json stat -json\n")
-        tools.run(tools.yosys(), [folder / "map.ys"], cwd=folder, seconds=SYNTHESIS_SECONDS)
+        tools.run_yosys(f"read_verilog top.v\n{commands}tee -o cells.json stat -json\n", cwd=folder)
         return area_of(cells_of(folder / "cells.json"))
 
 

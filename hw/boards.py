@@ -1,7 +1,6 @@
 """The boards that bitstreams are built for, each described in `constraints/<board>/board.toml`."""
 
 import re
-import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +9,11 @@ from tabulate import tabulate
 
 from .area import Area
 from .errors import ParameterError
+from .page import DOCS, write
 from .pll import DIVIDERS
 
 CONSTRAINTS = Path(__file__).parent.parent / "constraints"
-PAGE = Path(__file__).parent.parent / "docs" / "boards.md"
+PAGE = DOCS / "boards.md"
 FAMILIES = ("ecp5", "gowin", "virtex6", "arria10")
 #: Families that open tools turn into bitstreams.
 OPEN = ("ecp5", "gowin")
@@ -167,5 +167,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
-    print(f"wrote {PAGE}", file=sys.stderr)
+    write(PAGE, page())

@@ -1,26 +1,19 @@
 """Writes docs/instructions.md, the instruction set of OP-Blocks, from `hw/instruction.py`."""
 
 import inspect
-import re
-import sys
-from pathlib import Path
 
 from amaranth.hdl import Shape
-from tabulate import tabulate
 
 from . import instruction
 from .instruction import INSTRUCTION_LAYOUT, OPERANDS, PRODUCTS, TESTS, Opcode, Part
+from .page import DOCS, notes_of, table, write
 
-PAGE = Path(__file__).parent.parent / "docs" / "instructions.md"
+PAGE = DOCS / "instructions.md"
 
 
 def page() -> str:
     """The page's text."""
-    source = inspect.getsource(instruction)
-    notes = dict(re.findall(r'^\s+"?(\w+)"?\s*[:=].*?#:? (.+)$', source, re.MULTILINE))
-
-    def table(rows, *headers):
-        return tabulate(rows, headers, tablefmt="github")
+    notes = notes_of(instruction)
 
     def bits(first: int, width: int) -> str:
         return f"{first}" if width == 1 else f"{first} to {first + width - 1}"
@@ -75,11 +68,5 @@ def page() -> str:
     )
 
 
-def main() -> None:
-    """Writes the page."""
-    PAGE.write_text(page())
-    print(f"wrote {PAGE}", file=sys.stderr)
-
-
 if __name__ == "__main__":
-    main()
+    write(PAGE, page())

@@ -1,24 +1,20 @@
 """Writes docs/link.md, the wire format byte by byte, from its definition in `hw/frame.py`."""
 
 import inspect
-import re
-import sys
-from pathlib import Path
 
 from amaranth.hdl import Shape
-from tabulate import tabulate
 
 from . import frame
 from .frame import CRC_BYTES, HEADER_LAYOUT, FrameKind, Link, Register
+from .page import DOCS, notes_of, table, write
 
-PAGE = Path(__file__).parent.parent / "docs" / "link.md"
+PAGE = DOCS / "link.md"
 _EXAMPLES = (Link(8, 120, 8), Link(64, 64, 8), Link(512, 64, 8))
 
 
 def page() -> str:
     """The page's text."""
-    source = inspect.getsource(frame)
-    notes = dict(re.findall(r'^\s+"?(\w+)"?\s*[:=].*?#:? (.+)$', source, re.MULTILINE))
+    notes = notes_of(frame)
     header = []
     for name, field in HEADER_LAYOUT:
         width = Shape.cast(field.shape).width
@@ -27,9 +23,6 @@ def page() -> str:
     kinds = [(kind.value, kind.name, notes[kind.name]) for kind in FrameKind]
     registers = [(register.value, register.name, notes[register.name]) for register in Register]
     links = [(link.width, link.header_words, link.payload, link.crc_words, link.frames) for link in _EXAMPLES]
-
-    def table(rows, *headers):
-        return tabulate(rows, headers, tablefmt="github")
 
     return "\n".join(
         [
@@ -64,11 +57,5 @@ def page() -> str:
     )
 
 
-def main() -> None:
-    """Writes the page."""
-    PAGE.write_text(page())
-    print(f"wrote {PAGE}", file=sys.stderr)
-
-
 if __name__ == "__main__":
-    main()
+    write(PAGE, page())

@@ -16,8 +16,6 @@ from pathlib import Path
 from . import tools
 from .errors import ToolError
 
-SYNTHESIS_SECONDS = 1800
-
 #: Yosys' commands that map the module {top} to a family's cells.
 SYNTHESIS = {
     # Its mapper fails an assertion when nets have several names, in some sizes of a joiner.
@@ -47,7 +45,7 @@ def synthesise(verilog: str, top: str, family: str) -> Netlist:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "top.v").write_text(verilog)
-        (folder / "map.ys").write_text(
+        tools.run_yosys(
             "read_verilog top.v\n"
             f"{commands}"
             "setattr -mod -unset keep_hierarchy *\n"
@@ -57,9 +55,9 @@ def synthesise(verilog: str, top: str, family: str) -> Netlist:
             "write_json netlist.json\n"
             "design -reset\n"
             # As read, with its includes: yosys knows where it is.
-            f"tee -o models.txt read_verilog -ppdump -lib {_MODELS[family]}\n"
+            f"tee -o models.txt read_verilog -ppdump -lib {_MODELS[family]}\n",
+            cwd=folder,
         )
-        tools.run(tools.yosys(), [folder / "map.ys"], cwd=folder, seconds=SYNTHESIS_SECONDS)
         module = json.loads((folder / "netlist.json").read_text())["modules"][top]
         kinds = {cell["type"] for cell in module["cells"].values()}
         models = _models((folder / "models.txt").read_text(), kinds)

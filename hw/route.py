@@ -15,7 +15,6 @@ from . import tools
 from .area import Area
 from .netlist import SYNTHESIS
 
-SYNTHESIS_SECONDS = 1800
 ROUTE_SECONDS = 4 * 3600
 
 
@@ -119,26 +118,6 @@ _FAMILIES = {
 }
 
 
-def route(
-    verilog: str,
-    top: str,
-    *,
-    mhz: float,
-    seed: int = 1,
-    chip: Chip = ECP5_85F,
-    folder: Path,
-    constraints: str = "",
-    watch: Callable[[str], None] | None = None,
-) -> Routed:
-    """Puts the module `top` into a chip, working in `folder`; each line that a tool prints goes to `watch`.
-
-    `mhz` is asked of every clock that the constraints do not name. Without constraints pins lie anywhere.
-    Missed timing is not an error here: see `Routed.met`.
-    """
-    netlist = synthesise(verilog, top, chip=chip, folder=folder, watch=watch)
-    return place(netlist, mhz=mhz, seed=seed, chip=chip, folder=folder, constraints=constraints, watch=watch)
-
-
 def synthesis(family: str) -> str:
     """Yosys' commands that map the module {top} for a family."""
     return _FAMILIES[family].synthesis
@@ -155,8 +134,7 @@ def synthesise(
     """The netlist of the module `top`, which `place` reads."""
     (folder / "top.v").write_text(verilog)
     commands = synthesis(chip.family).format(top=top)
-    (folder / "map.ys").write_text(f"read_verilog top.v\n{commands}write_json netlist.json\n")
-    tools.run(tools.yosys(), [folder / "map.ys"], cwd=folder, seconds=SYNTHESIS_SECONDS, watch=watch)
+    tools.run_yosys(f"read_verilog top.v\n{commands}write_json netlist.json\n", cwd=folder, watch=watch)
     return folder / "netlist.json"
 
 
@@ -170,7 +148,11 @@ def place(
     constraints: str = "",
     watch: Callable[[str], None] | None = None,
 ) -> Routed:
-    """Puts a netlist that `synthesise` made into the chip; see `route`."""
+    """Puts a netlist that `synthesise` made into the chip; each line that a tool prints goes to `watch`.
+
+    `mhz` is asked of every clock that the constraints do not name. Without constraints pins lie anywhere.
+    Missed timing is not an error here: see `Routed.met`.
+    """
     family = _FAMILIES[chip.family]
     output, report = folder / f"routed.{seed}", folder / f"report.{seed}.json"
     if constraints:

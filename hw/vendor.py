@@ -15,7 +15,6 @@ from .boards import Board
 from .errors import TimingError, ToolError
 from .top import TOP
 
-SYNTHESIS_SECONDS = 1800
 VENDOR_SECONDS = 6 * 3600
 
 #: The primitives of Virtex-6 that ISE knows (UG623), as far as yosys and our own instances use them.
@@ -107,8 +106,7 @@ def synthesise(board: Board, verilog: str, folder: Path, watch: Callable[[str], 
     """Writes the project's Verilog and, for ISE, its netlist; returns how much of the chip they take."""
     (folder / f"{TOP}.v").write_text(verilog)
     script = f"read_verilog {TOP}.v\n{flow(board).synthesis}\ntee -o cells.json stat -json\n"
-    (folder / "map.ys").write_text(script)
-    tools.run(tools.yosys(), [folder / "map.ys"], cwd=folder, seconds=SYNTHESIS_SECONDS, watch=watch)
+    tools.run_yosys(script, cwd=folder, watch=watch)
     cells = cells_of(folder / "cells.json")
     if board.family == "virtex6":
         ours = set(re.findall(r"^module \\?([^\s(]+)", verilog, re.MULTILINE))

@@ -11,12 +11,6 @@ from hw.words import pack_boxes, pack_points
 from .testbench import Testbench
 
 
-def _points(bench: Testbench, count: int) -> np.ndarray:
-    """R tuples that all stand at 1, numbered from 0."""
-    dims = bench.parameters.dims
-    return pack_points(dims, np.arange(count), [np.ones(count, np.uint64)] * len(dims))
-
-
 def _boxes(bench: Testbench, count: int, *, match: bool) -> np.ndarray:
     """S tuples that all match, or all do not match, the points at 1."""
     dims = bench.parameters.dims
@@ -28,21 +22,17 @@ def _boxes(bench: Testbench, count: int, *, match: bool) -> np.ndarray:
     return pack_boxes(dims, np.arange(count), low, high)
 
 
-def _depth(bench: Testbench) -> int:
-    return bench.parameters.segment // bench.parameters.lanes
-
-
 @cocotb.test()
 async def throughput_is_a_tuple_every_depth_cycles(dut):
     """Without matches, not a cycle more, from empty windows to full ones."""
     bench = await Testbench.start(dut)
     count = 4 * bench.parameters.capacity + 3
     is_s = bench.random.random(count) < 0.5
-    words = np.where(is_s[:, None], _boxes(bench, count, match=False), _points(bench, count))
+    words = np.where(is_s[:, None], _boxes(bench, count, match=False), bench.points(count))
     traffic = await bench.exchange(words, until=None)
     assert not traffic.words
-    assert set(np.diff(traffic.taken).tolist()) == {_depth(bench)}
-    cocotb.log.info("cycles per tuple: %d", _depth(bench))
+    assert set(np.diff(traffic.taken).tolist()) == {bench.depth}
+    cocotb.log.info("cycles per tuple: %d", bench.depth)
 
 
 @cocotb.test()
@@ -51,10 +41,10 @@ async def one_match_per_tuple_costs_nothing(dut):
     bench = await Testbench.start(dut)
     p = bench.parameters
     boxes = np.concatenate([_boxes(bench, 1, match=True), _boxes(bench, p.capacity - 1, match=False)])
-    points = _points(bench, 3 * p.capacity)
+    points = bench.points(3 * p.capacity)
     traffic = await bench.exchange(np.concatenate([boxes, points, bench.flush()]))
     assert len(traffic.pairs) == len(points)
-    assert set(np.diff(traffic.taken[: len(boxes) + len(points)]).tolist()) == {_depth(bench)}
+    assert set(np.diff(traffic.taken[: len(boxes) + len(points)]).tolist()) == {bench.depth}
 
 
 @cocotb.test()
@@ -63,8 +53,8 @@ async def latency_to_the_first_row(dut):
     bench = await Testbench.start(dut)
     p = bench.parameters
     # The first row shown is the second oldest of each bank; the match walks there, into R's first core.
-    behind = (p.cores - 1) * p.segment + max(0, _depth(bench) - 2)
-    words = [_boxes(bench, 1, match=True), _boxes(bench, behind, match=False), _points(bench, 1)]
+    behind = (p.cores - 1) * p.segment + max(0, bench.depth - 2)
+    words = [_boxes(bench, 1, match=True), _boxes(bench, behind, match=False), bench.points(1)]
     traffic = await bench.exchange(np.concatenate([*words, bench.flush()]))
     assert traffic.pairs == [(0, 0)]
     latency = traffic.given[0] - traffic.taken[behind + 1]
@@ -76,7 +66,7 @@ async def latency_to_the_first_row(dut):
 async def flush_takes_as_long_as_it_says(dut):
     """The word after a flush is taken `Handshake.flush_cycles` later."""
     bench = await Testbench.start(dut)
-    words = np.concatenate([_points(bench, 3), bench.flush()])
+    words = np.concatenate([bench.points(3), bench.flush()])
     traffic = await bench.exchange(words)
     took = traffic.taken[4] - traffic.taken[3]
     assert took == Handshake.flush_cycles(bench.parameters)
@@ -102,7 +92,7 @@ async def mark_waits_for_the_pair_that_meets_last(dut):
     bench = await Testbench.start(dut)
     p = bench.parameters
     words = [
-        _points(bench, 1),
+        bench.points(1),
         _boxes(bench, 1, match=True),
         bench.mark(9),
         _elsewhere(bench, p.segment - 1),
@@ -147,12 +137,12 @@ async def pairs_that_wait_keep_their_ids(dut):
     p = bench.parameters
     count = 3 * (p.capacity + 256)
     words = [
-        _points(bench, 1),
+        bench.points(1),
         _boxes(bench, 5, match=True),
         _boxes(bench, count, match=False),
         bench.flush(),
     ]
-    traffic = await bench.exchange(np.concatenate(words), refuse=6 * count * _depth(bench))
+    traffic = await bench.exchange(np.concatenate(words), refuse=6 * count * bench.depth)
     assert sorted(traffic.pairs) == [(0, number) for number in range(5)]
     assert bench.counters()["stalls"] > 0
     await bench.ends_empty()
@@ -166,7 +156,7 @@ async def reset_while_queues_are_full(dut):
     for _ in range(6):
         streams = bench.streams(3 * p.capacity + 20, span=1, width=0)
         await bench.push(
-            streams.words, cycles=int(bench.random.integers(1, 4 * p.capacity * _depth(bench) + 40))
+            streams.words, cycles=int(bench.random.integers(1, 4 * p.capacity * bench.depth + 40))
         )
         await bench.reset()
         await bench.ends_empty()

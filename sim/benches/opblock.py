@@ -7,15 +7,9 @@ from hw.gather import Gather
 from hw.instruction import Opcode, encode
 from hw.op_chain import OpChain
 from hw.socket import Tag
-from hw.words import pack_boxes, pack_instruction, pack_points
+from hw.words import pack_boxes, pack_instruction
 
 from .testbench import STALLS, Testbench
-
-
-def _points(bench: Testbench, count: int) -> np.ndarray:
-    """R tuples that all stand at 1, numbered from 0."""
-    dims = bench.parameters.dims
-    return pack_points(dims, np.arange(count), [np.ones(count, np.uint64)] * len(dims))
 
 
 def _boxes(bench: Testbench, match: np.ndarray) -> np.ndarray:
@@ -25,21 +19,17 @@ def _boxes(bench: Testbench, match: np.ndarray) -> np.ndarray:
     return pack_boxes(dims, np.arange(len(match)), bounds, bounds)
 
 
-def _depth(bench: Testbench) -> int:
-    return bench.parameters.segment // bench.parameters.lanes
-
-
 @cocotb.test()
 async def throughput_is_a_tuple_every_depth_cycles(dut):
     """Without matches, not a cycle more once the first skid is full, from empty windows to full ones."""
     bench = await Testbench.start(dut)
     count = 4 * bench.parameters.capacity + 3
     is_s = bench.random.random(count) < 0.5
-    words = np.where(is_s[:, None], _boxes(bench, np.zeros(count, bool)), _points(bench, count))
+    words = np.where(is_s[:, None], _boxes(bench, np.zeros(count, bool)), bench.points(count))
     traffic = await bench.exchange(words, until=None)
     assert not traffic.words
-    assert set(np.diff(traffic.taken[2:]).tolist()) == {_depth(bench)}
-    cocotb.log.info("cycles per tuple: %d", _depth(bench))
+    assert set(np.diff(traffic.taken[2:]).tolist()) == {bench.depth}
+    cocotb.log.info("cycles per tuple: %d", bench.depth)
 
 
 @cocotb.test()
@@ -47,10 +37,10 @@ async def one_match_per_tuple_costs_nothing(dut):
     """A single pair at a time leaves the chain without slowing it down."""
     bench = await Testbench.start(dut)
     boxes = _boxes(bench, np.arange(bench.parameters.capacity) == 0)
-    points = _points(bench, 3 * bench.parameters.capacity)
+    points = bench.points(3 * bench.parameters.capacity)
     traffic = await bench.exchange(np.concatenate([boxes, points, bench.flush()]))
     assert len(traffic.pairs) == len(points)
-    assert set(np.diff(traffic.taken[2 : len(boxes) + len(points)]).tolist()) == {_depth(bench)}
+    assert set(np.diff(traffic.taken[2 : len(boxes) + len(points)]).tolist()) == {bench.depth}
 
 
 @cocotb.test()
@@ -60,7 +50,7 @@ async def latency_of_every_block(dut):
     for block in range(bench.parameters.cores):
         boxes = _boxes(bench, np.arange(bench.parameters.cores) == block)
         await bench.exchange(np.concatenate([boxes, bench.mark(1)]), until=1)
-        traffic = await bench.exchange(np.concatenate([_points(bench, 1), bench.flush()]))
+        traffic = await bench.exchange(np.concatenate([bench.points(1), bench.flush()]))
         assert traffic.pairs == [(0, block)]
         turns = traffic.given[0] - traffic.taken[0] - OpChain.latency(bench.parameters, block)
         assert 0 <= turns <= Gather.levels(bench.parameters.cores)

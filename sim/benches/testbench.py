@@ -112,6 +112,16 @@ class Testbench:
         self.dut.rst.value = 0
         await RisingEdge(self.dut.clk)
 
+    @property
+    def depth(self) -> int:
+        """How many cycles the comparators need for a tuple."""
+        return self.parameters.segment // self.parameters.lanes
+
+    def points(self, count: int) -> np.ndarray:
+        """R tuples that all stand at 1, numbered from 0."""
+        dims = self.parameters.dims
+        return pack_points(dims, np.arange(count), [np.ones(count, np.uint64)] * len(dims))
+
     def streams(
         self, count: int, *, span: int | None = None, width: int = 2, chance_s: float = 0.5
     ) -> Streams:

@@ -12,6 +12,7 @@ from host.bisort import Order, Sorted
 from host.choice import STRUCTURES, Shares, Statistics, choose_order, choose_structure
 from host.columns import Layout
 from host.engine import Batch, Engine
+from host.llat import partitions
 from host.plan import SpecDimension
 from host.rap_table import RapTable, adjusted, even_splitters
 from hw.dimension import Dimension, Test
@@ -250,7 +251,7 @@ def test_rap_table_keeps_all_of_one_value(rng):
     layout = Layout.of([SpecDimension("", Test.BAND)])
     codes = np.full((1, 3000), 7, np.uint64)
     run = Sorted.build(codes, np.arange(3000, dtype=np.uint32), 0, np.array([0, 3000]), Order(0))
-    table = RapTable(layout, False, Order(0), 0, 3000, even_splitters(0, 2**32, RapTable.partitions(3000)))
+    table = RapTable(layout, False, Order(0), 0, 3000, even_splitters(0, 2**32, partitions(3000)))
     assert table.insert(run, 0, 3000) == 3000
     assert table.insert(run, 0, 1) == 0
     boxes = Sorted.build(

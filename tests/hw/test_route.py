@@ -8,7 +8,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.errors import ToolError
-from hw.route import ECP5_85F, place, route, synthesise
+from hw.route import ECP5_85F, place, synthesise
 from hw.uart import Uart
 from hw.verilog import whole
 
@@ -60,4 +60,4 @@ def test_a_failure_is_not_missed_timing(netlist, tmp_path):
     with pytest.raises(ToolError, match=r"nextpnr-ecp5 .*failed with exit code"):
         place(netlist, mhz=50, folder=netlist.parent, constraints='LOCATE COMP "rx" SITE "Z99";\n')
     with pytest.raises(ToolError, match=r"yosys .*failed with exit code"):
-        route("module top(", "top", mhz=50, folder=tmp_path, chip=ECP5_85F)
+        synthesise("module top(", "top", folder=tmp_path, chip=ECP5_85F)
