@@ -16,7 +16,7 @@ $(STAMP): setup.sh requirements.lock pyproject.toml
 	touch $@
 
 test: $(STAMP) ## run the tests
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 demo: $(STAMP) ## join the papers' benchmark streams with Spark on simulated gateware
 	$(PYTHON) -m spark_offload.demo
