@@ -234,7 +234,10 @@ class JoinSpec:
             taken = encoded.points.row if each.side == "r" else encoded.boxes.row
             value = evaluate(each.value, Rows.of(each.side, tables[each.side]).take(taken))
             code, valid = encoding.encode(value)
-            keep[each.side] &= valid  # NULL passes no test
+            if each.missing is None:
+                keep[each.side] &= valid
+            else:
+                code[~valid] = each.missing
             codes.append(code)
         if not pushed:
             return encoded

@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from host.chain import COMPOSITE_TIME, ChainSession, composite_schema
@@ -179,20 +180,107 @@ def test_filters_that_guard_an_expression_are_left_to_the_host(rng):
                     session.join(arrivals)
 
 
+def scaled(rows: pa.Table, scale: int) -> pa.Table:
+    """The rows with x and y as 64-bit integers, times `scale`."""
+    for name in ("x", "y"):
+        values = pc.multiply(rows[name].cast(pa.int64()), scale)
+        rows = rows.set_column(rows.column_names.index(name), name, values)
+    return rows
+
+
+def random_filter(rng, side: str, depth: int, scale: int):
+    """A condition over one side's x and y as SQL, and as Python over a row, in which None is NULL."""
+    if depth and rng.random() < 0.8:
+        parts = [random_filter(rng, side, depth - 1, scale) for _ in range(int(rng.integers(1, 4)))]
+        every = bool(rng.random() < 0.4)
+        negated = bool(rng.random() < 0.3)
+
+        def connected(row):
+            values = [part(row) for _, part in parts]
+            decided = [value for value in values if value is not None and value != every]
+            truth = (not every) if decided else None if None in values else every
+            return truth if truth is None else truth != negated
+
+        text = (" AND " if every else " OR ").join(f"({text})" for text, _ in parts)
+        return f"{'NOT ' * negated}({text})", connected
+    name, low = str(rng.choice(["x", "y"])), int(rng.integers(-1, 9)) * scale
+    high = low + int(rng.integers(0, 4)) * scale
+    tests = {
+        f"= {low}": lambda value: value == low,
+        f"<> {low}": lambda value: value != low,
+        f"< {low}": lambda value: value < low,
+        f">= {low}": lambda value: value >= low,
+        f"BETWEEN {low} AND {high}": lambda value: low <= value <= high,
+        f"NOT BETWEEN {low} AND {high}": lambda value: not low <= value <= high,
+        f"IN ({low}, {high})": lambda value: value in (low, high),
+    }
+    text = str(rng.choice(list(tests)))
+    return f"{side}.{name} {text}", lambda row: None if row[name] is None else tests[text](row[name])
+
+
+@pytest.mark.parametrize("scale", [1, 2**33])
+def test_filters_with_or_are_done_by_blocks(scale, rng, seed):
+    """Random conditions over one side; where codes are too wide for the device, the host rechecks."""
+    pushed = 0
+
+    def near(a, b):
+        return known(a["x"], b["x"]) and abs(a["x"] - b["x"]) <= 2 * scale
+
+    with open_device(f"{DEVICES['opblock']}&stalls={seed},40,60") as device:
+        for _ in range(30):
+            r, s = (scaled(table(rng, 40, "x", "y"), scale) for _ in "rs")
+            side = str(rng.choice(["r", "s"]))
+            text, holds = random_filter(rng, side, 2, scale)
+            on = f"r.x BETWEEN s.x - {2 * scale} AND s.x + {2 * scale} AND ({text})"
+            spec = JoinSpec(on, 9, "ts", r.schema, s.schema)
+            session = Session(device, spec)
+            pushed += bool(session._fit.pushed)
+            arrivals = spec.arrange(r, s)
+            found = ids(arrivals, session.join(arrivals))
+            want = steps(r.to_pylist(), s.to_pylist(), 9, 9, near)
+            met = [(a["id"], b["id"]) for a, b in want if holds(a if side == "r" else b)]
+            assert found == Counter(met), on
+    assert pushed > 5
+
+
+def test_a_filter_that_is_pushed_down_is_evaluated_nowhere_else(rng, monkeypatch):
+    """The host sends rows that fail it, and rechecks nothing."""
+    r, s = table(rng, 60, "x", "y"), table(rng, 60, "x", "y")
+    on = "r.x = s.x AND (r.y > 5 OR r.x < 2) AND s.y NOT BETWEEN 2 AND 6"
+    spec = JoinSpec(on, 9, "ts", r.schema, s.schema)
+    arrivals = spec.arrange(r, s)
+    with open_device(DEVICES["opblock"]) as device:
+        session = Session(device, spec)
+        sent = spec.encode(arrivals, session._fit.pushed)
+        monkeypatch.setattr("host.plan.holds", None)
+        monkeypatch.setattr("host.spec.holds", None)
+        found = ids(arrivals, session.join(arrivals))
+    # NULL in y may still be met by the other alternative of R, but never by that of S.
+    assert len(sent.points.row) == 60 - r["x"].null_count
+    assert len(sent.boxes.row) == sum(known(row["x"], row["y"]) for row in s.to_pylist())
+
+    def matches(a, b):
+        fits = known(a["x"], b["x"], b["y"]) and a["x"] == b["x"] and not 2 <= b["y"] <= 6
+        return fits and ((known(a["y"]) and a["y"] > 5) or a["x"] < 2)
+
+    want = Counter((a["id"], b["id"]) for a, b in steps(r.to_pylist(), s.to_pylist(), 9, 9, matches))
+    assert found == want and want
+
+
 @pytest.mark.parametrize("span", [20, 2**31 - 1])
 def test_coarse_filters_are_rechecked(rng, span):
     """Codes that do not fit 16 bits are made coarser: whatever the device then lets pass is checked again."""
     count = 120
     r, s = table(rng, count, "x", "y", span=span), table(rng, count, "x", "y", span=span)
     middle = span // 2
-    on = f"r.x < s.x AND r.y >= {middle} AND s.y <> {s['y'].drop_null()[3].as_py()}"
+    other = s["y"].drop_null()[3].as_py()
+    on = f"r.x < s.x AND r.y >= {middle} AND s.y <> {other}"
     spec = JoinSpec(on, 8, "ts", r.schema, s.schema)
     with open_device(DEVICES["opblock_serial"]) as device:
         arrivals = spec.arrange(r, s)
         session = Session(device, spec)
         found = ids(arrivals, session.join(arrivals))
         assert session._fit.pushed
-    other = s["y"].drop_null()[3].as_py()
 
     def matches(a, b):
         return (
