@@ -21,8 +21,9 @@ class ChainFit(Fit):
     """Which dimension of a chain takes which of the join's, and which blocks do its filters.
 
     Every dimension is programmed to the test that is asked of it. Those that the join leaves over carry what
-    filters test: an R tuple's value as its point, an S tuple's as both bounds of its box. `channel` is where
-    the tuples enter. Without `push` all filters are left to the host.
+    filters test: an R tuple's value as its point, an S tuple's as both bounds of its box. A filter of R may
+    test a point of the join as well. `channel` is where the tuples enter. Without `push` all filters are left
+    to the host.
     """
 
     def __init__(self, spec: JoinSpec, parameters: Parameters, *, channel: int = 0, push: bool = True):
@@ -32,8 +33,15 @@ class ChainFit(Fit):
         super().__init__(spec.dimensions, [*programmed, *parameters.dims[len(programmed) :]])
         self.pushed: list[Pushed] = []
         self._places: list[tuple[int, int]] = []  # of each: its dimension, and its block among its side's
+        points = dict(enumerate(spec.points()))
+        #: What R tuples carry for the join. A dimension that is tested negated may be left open.
+        self._points = {
+            dim: ("r", points[source], None)
+            for dim, source in enumerate(self.sources)
+            if source in points and not self.device[dim].negated
+        }
         found, self._refused = spec.pushable()
-        self._values = {(test.side, test.value, test.missing) for tests in found for test in tests}
+        self._values = {self._carries(test) for tests in found for test in tests}
         for tests in found if push else ():
             self._push(tests)
         if not push:
@@ -41,6 +49,11 @@ class ChainFit(Fit):
         program = compile_queries([self.query([])], parameters)
         self._lines = program.lines
         self.capacity = program.capacity(0)
+
+    def _carries(self, test: Pushed) -> tuple[str, Node, int | None]:
+        """What a dimension must carry for a test: side, value and the code of NULL, if there is any."""
+        joined = ("r", test.value, None) in self._points.values() and test.side == "r"
+        return test.side, test.value, None if joined else test.missing
 
     def _push(self, tests: list[Pushed]) -> None:
         """Finds dimensions and blocks for a filter, or a reason why the host must do it."""
@@ -68,14 +81,14 @@ class ChainFit(Fit):
         mine = [(other, place) for other, place in placed if other.side == tests[0].side]
         if tests[0].alternatives and any(test.alternatives for test, place in mine if place[1] == block):
             return None
-        carried = {dim: (test.side, test.value, test.missing) for test, (dim, _) in mine}
+        carried = {dim: self._carries(test) for test, (dim, _) in mine}
+        carried |= self._points if tests[0].side == "r" else {}
         busy = {dim for _, (dim, at) in mine if at == block}
         found = []
         for test in tests:
-            wanted = test.side, test.value, test.missing
-            dims = [dim for dim, source in enumerate(self.sources) if source is None]
-            ready = [dim for dim in dims if carried.get(dim) == wanted and dim not in busy]
-            spare = [dim for dim in dims if dim not in carried]
+            wanted = self._carries(test)
+            ready = [dim for dim in sorted(carried) if carried[dim] == wanted and dim not in busy]
+            spare = [dim for dim, source in enumerate(self.sources) if source is None and dim not in carried]
             others = {value for value in self._values if value[0] == test.side} - {*carried.values(), wanted}
             if wanted in carried.values() and not test.alternatives and len(spare) <= len(others):
                 spare = []  # a block more is better than a value that finds no dimension

@@ -220,6 +220,10 @@ class JoinSpec:
         """The expressions over R that value dimensions are made of; flags have none and come after them."""
         return [dim.point for dim in self._plan.dimensions]
 
+    def filters(self, side: str) -> list[Node]:
+        """The one-sided terms over `side`."""
+        return [term for disjunct in self._plan.filters for term in disjunct[side]]
+
     def pushable(self) -> tuple[list[list[Pushed]], dict[Node, str]]:
         """Filters that a device can do instead of the host, and why not the others."""
         return pushable(self._plan)

@@ -7,14 +7,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from host.chain import COMPOSITE_TIME, ChainSession, composite_schema
+from host.chain import ChainSession
 from host.device import open_device
 from host.session import Session
 from host.spec import JoinSpec
+from host.three_way import COMPOSITE_TIME, ThreeWay, composite_schema
 from hw.errors import DataError, ParameterError, SpecError
-from sim.oracle import Windows, three_steps
+from sim.oracle import Windows, three_steps, three_streams
 
 from ..configurations import DEVICES
+
+REFINED = ThreeWay._refined
+#: A clock: the type of time, the integer it is made from, and the unit of windows.
+INTEGERS = (pa.int64(), pa.int64(), None)
 
 
 def table(rng, count: int, *names: str, span: int = 8) -> pa.Table:
@@ -77,63 +82,151 @@ def test_two_queries_at_once_give_what_each_gives_alone(device, count, rng, seed
     assert ids(arrivals[0], together[0]) == want
 
 
-@pytest.mark.parametrize(
-    "time, first, unit",
-    [
-        (pa.int64(), pa.int64(), None),
-        (pa.timestamp("us", "UTC"), pa.int64(), "microseconds"),
-        (pa.date32(), pa.int32(), "days"),
-    ],
-    ids=["integer", "timestamp", "date"],
-)
-@pytest.mark.parametrize("count", [0, 3, 16, 70])
-@pytest.mark.parametrize("device", ["opblock", "opblock_serial"])
-def test_three_streams(device, count, time, first, unit, rng, seed):
-    """(R join S) join T, with more rows than the device holds, NULLs and ties in time."""
+def in_order(*tables: pa.Table) -> tuple[np.ndarray, np.ndarray, list[list[dict]]]:
+    """The rows as they arrive, straight from the definition: whose they are, times, and each table's."""
+    merged = [(row, side) for side, each in enumerate(tables) for row in each.to_pylist()]
+    merged.sort(key=lambda item: (item[0]["ts"], item[1], [(v is not None, v) for v in item[0].values()]))
+    whose = np.array([side for _, side in merged], int)
+    rows = [[row for row, side in merged if side == wanted] for wanted in range(len(tables))]
+    return whose, np.array([row["ts"] for row, _ in merged], np.int64), rows
 
-    def lengths(*numbers):
-        return numbers if unit is None else tuple(f"{number} {unit}" for number in numbers)
 
-    r, s, t = (
-        table(rng, count, "x", span=5),
-        table(rng, count, "a", "c", span=5),
-        table(rng, count, "d", span=5),
-    )
-    given = [each.set_column(0, "ts", each["ts"].cast(first).cast(time)) for each in (r, s, t)]
+def check_three(opened, tables, conditions, windows, matches, clock=INTEGERS) -> int:
+    """A join of three tables against the oracle; `matches` are over rows. Returns the number of triples."""
+    time, first, unit = clock
+
+    def lengths(kind, *numbers):
+        name = "rows" if kind == "rows" else unit
+        return numbers if name is None else tuple(f"{number} {name}" for number in numbers)
+
+    given = [each.set_column(0, "ts", each["ts"].cast(first).cast(time)) for each in tables]
     schemas = [each.schema for each in given]
-    inner = JoinSpec("r.x BETWEEN s.a - 1 AND s.a", lengths(5, 3), "ts", *schemas[:2])
-    outer = JoinSpec("r.c >= s.d", lengths(4, 7), (COMPOSITE_TIME, "ts"), composite_schema(inner), schemas[2])
-    with open_device(f"{DEVICES[device]}&stalls={seed},50,80") as opened:
-        joined, stats = ChainSession(opened).join_three(inner, outer, *given)
-    pairs = steps(
-        r.to_pylist(),
-        s.to_pylist(),
-        5,
-        3,
-        lambda a, b: known(a["x"], b["a"]) and b["a"] - 1 <= a["x"] <= b["a"],
+    inner = JoinSpec(conditions[0], lengths(*windows[0]), "ts", *schemas[:2])
+    times = (COMPOSITE_TIME, "ts")
+    outer = JoinSpec(conditions[1], lengths(*windows[1]), times, composite_schema(inner), schemas[2])
+    joined, stats = ChainSession(opened).join_three(inner, outer, *given)
+    whose, at, (r, s) = in_order(*tables[:2])
+    _, t_time, (t,) = in_order(tables[2])
+    triples = three_streams(
+        whose,
+        at,
+        Windows(*windows[0]),
+        lambda i, j: matches[0](r[i], s[j]),
+        t_time,
+        Windows(*windows[1]),
+        lambda i, j, k: matches[1](r[i], s[j], t[k]),
     )
-    composites = [{"ts": max(a["ts"], b["ts"]), "r": a, "s": b} for a, b in pairs]
-    triples = steps(
-        composites, t.to_pylist(), 4, 7, lambda c, b: known(c["s"]["c"], b["d"]) and c["s"]["c"] >= b["d"]
-    )
-    want = Counter((c["r"]["id"], c["s"]["id"], b["id"]) for c, b in triples)
     names = [name for name in joined.column_names if name.endswith("id")]
+    want = Counter((r[i]["id"], s[j]["id"], t[k]["id"]) for i, j, k in triples)
     assert Counter(zip(*(joined[name].to_pylist() for name in names))) == want
     assert stats.pairs == len(triples)
-    assert count < 16 or want
+    return len(triples)
+
+
+WINDOWS = {
+    "times": (("time", 5, 3), ("time", 4, 7)),
+    "rows": (("rows", 9, 6), ("rows", 14, 5)),
+    "rows_then_time": (("rows", 6, 9), ("time", 4, 7)),
+    "time_then_rows": (("time", 5, 3), ("rows", 0, 8)),
+}
+
+
+def three_tables(rng, count: int) -> list[pa.Table]:
+    names = (("x",), ("a", "c"), ("d",))
+    return [table(rng, count, *each, span=5) for each in names]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("count", [0, 3, 16, 60])
+@pytest.mark.parametrize("device", ["opblock", "opblock_serial"])
+def test_three_streams(device, count, window, rng, seed):
+    """(R join S) join T, with more rows than the device holds, NULLs and ties in time."""
+    with open_device(f"{DEVICES[device]}&stalls={seed},50,80") as opened:
+        found = check_three(
+            opened,
+            three_tables(rng, count),
+            ("r.x BETWEEN s.a - 1 AND s.a", "r.c >= s.d"),
+            WINDOWS[window],
+            (
+                lambda a, b: known(a["x"], b["a"]) and b["a"] - 1 <= a["x"] <= b["a"],
+                lambda a, b, c: known(b["c"], c["d"]) and b["c"] >= c["d"],
+            ),
+        )
+    assert found or count < 16
+
+
+@pytest.mark.parametrize(
+    "clock",
+    [(pa.timestamp("us", "UTC"), pa.int64(), "microseconds"), (pa.date32(), pa.int32(), "days")],
+    ids=["timestamp", "date"],
+)
+@pytest.mark.parametrize("window", ["times", "time_then_rows"])
+def test_clocks_of_three_streams(clock, window, rng):
+    with open_device(DEVICES["opblock"]) as opened:
+        assert check_three(
+            opened,
+            three_tables(rng, 20),
+            ("r.x = s.a", "r.x <= s.d"),
+            WINDOWS[window],
+            (
+                lambda a, b: known(a["x"], b["a"]) and a["x"] == b["a"],
+                lambda a, b, c: known(a["x"], c["d"]) and a["x"] <= c["d"],
+            ),
+            clock,
+        )
+
+
+#: The outer condition, as Python, and whether the device alone decides it.
+OUTER = {
+    "of_r": ("r.x = s.d", lambda a, b, c: known(c["d"]) and a["x"] == c["d"], True),
+    "of_s": ("r.c < s.d", lambda a, b, c: known(b["c"], c["d"]) and b["c"] < c["d"], True),
+    "unequal": ("r.c <> s.d", lambda a, b, c: known(b["c"], c["d"]) and b["c"] != c["d"], True),
+    "both": (
+        "r.x + r.c BETWEEN s.d - 1 AND s.d + 1",
+        lambda a, b, c: known(b["c"], c["d"]) and abs(a["x"] + b["c"] - c["d"]) <= 1,
+        False,
+    ),
+    "filtered": (
+        "r.c <= s.d AND r.x > 1 AND s.d <> 2",
+        lambda a, b, c: known(b["c"], c["d"]) and b["c"] <= c["d"] != 2 and a["x"] > 1,
+        False,
+    ),
+    "either": (
+        "r.c = s.d OR r.x = s.d",
+        lambda a, b, c: known(c["d"]) and (b["c"] == c["d"] or a["x"] == c["d"]),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("condition", OUTER)
+def test_what_the_device_decides_of_three_streams_is_not_rechecked(condition, rng, monkeypatch):
+    """Composites become rows again only where something is left open."""
+    refined = []
+    monkeypatch.setattr(ThreeWay, "_refined", lambda *given: refined.append(1) or REFINED(*given))
+    on, matches, decided = OUTER[condition]
+    with open_device(DEVICES["opblock"]) as opened:
+        assert check_three(
+            opened,
+            three_tables(rng, 40),
+            ("r.x = s.a", on),
+            WINDOWS["times"],
+            (lambda a, b: known(a["x"], b["a"]) and a["x"] == b["a"], matches),
+        )
+    assert bool(refined) != decided
 
 
 def test_wrong_specs_of_three_streams_are_refused(rng):
     r, s, t = (table(rng, 3, "x") for _ in range(3))
     inner = JoinSpec("r.x = s.x", 5, "ts", r.schema, s.schema)
-    by_rows = JoinSpec("r.x = s.x", "5 rows", "ts", r.schema, s.schema)
     composites = composite_schema(inner)
-    outer = JoinSpec("r.r_x = s.x", 5, (COMPOSITE_TIME, "ts"), composites, t.schema)
+    times = (COMPOSITE_TIME, "ts")
+    tied = JoinSpec("r.r_x = s.x", 5, times, composites, t.schema, tiebreak=[("r_id", "id")])
     other_time = JoinSpec("r.r_x = s.x", 5, ("r_ts", "ts"), composites, t.schema)
     with open_device(DEVICES["opblock"]) as device:
         session = ChainSession(device)
-        with pytest.raises(SpecError, match="windows of time, not of rows in inner"):
-            session.join_three(by_rows, outer, r, s, t)
+        with pytest.raises(SpecError, match=r"no tiebreak, because .*, not \(\('r_id', 'id'\),\)"):
+            session.join_three(inner, tied, r, s, t)
         with pytest.raises(SpecError, match="outer must be a spec over composite_schema"):
             session.join_three(inner, other_time, r, s, t)
     with open_device(DEVICES["parallel"]) as device:

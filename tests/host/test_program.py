@@ -161,7 +161,14 @@ def test_a_dimension_has_one_test_per_block():
             {"r.y > 1": "the host tells alternatives apart"},
         ),
         (
-            "r.x = s.x AND r.y > 1 AND r.x > 2 AND r.ts > 3",
+            "s.x = r.x AND s.y > 1 AND s.x > 2 AND s.ts > 3",
+            {"s.y > 1", "s.x > 2"},
+            {"s.ts > 3": "no device dimension is free for it"},
+        ),
+        # A filter of R may test what the join tests.
+        ("r.x = s.x AND r.y > 1 AND r.x > 2 AND r.ts > 3", {"r.y > 1", "r.x > 2", "r.ts > 3"}, {}),
+        (
+            "r.x <> s.x AND r.y > 1 AND r.x > 2 AND r.ts > 3",
             {"r.y > 1", "r.x > 2"},
             {"r.ts > 3": "no device dimension is free for it"},
         ),
@@ -220,7 +227,7 @@ def test_constants_outside_the_values_pass_all_or_nothing():
 )
 def test_filters_become_products(on, selections):
     """Of each block, of each product, the dimensions and whether they are tested negated."""
-    fit = ChainFit(spec(f"r.x = s.x AND {on}"), DEVICE)
+    fit = ChainFit(spec(f"r.ts = s.ts AND {on}"), DEVICE)
     codes = [np.arange(100, dtype=np.uint64) << np.uint64(27)] * 2
     filtered = [np.arange(100, dtype=np.uint64) + np.uint64(test.lo or test.hi) for test in fit.pushed]
     filtered = [values - np.minimum(values.min(), np.uint64(50)) for values in filtered]
