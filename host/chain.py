@@ -1,7 +1,7 @@
 """A chain of OP-Blocks for more than one join: several at once, or one that feeds another."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import numpy as np
@@ -19,9 +19,21 @@ from .output import joined_rows
 from .program import Program, compile_queries, enter
 from .runner import Runner, Stats
 from .session import JoinResult, Session
+from .share import Sharing
 from .spec import Encoded, JoinSpec
 from .three_way import ThreeWay, check_three, composites
 from .tiling import Reach
+
+
+@dataclass(frozen=True)
+class _Part:
+    """How one join's results of a run are read."""
+
+    join: int
+    encoded: Encoded
+    points: np.ndarray  #: of each id, the number among the join's points; -1: it is none of them
+    boxes: np.ndarray
+    left: tuple  #: what `JoinSpec.refine` must check
 
 
 class ChainSession:
@@ -57,40 +69,44 @@ class ChainSession:
             fit.capacity = program.capacity(k)
         return fits, program
 
-    def explain(self, specs: Sequence[JoinSpec]) -> str:
-        """Where each part of each join runs, and what each block does."""
+    def explain(self, specs: Sequence[JoinSpec], *, shared: bool = False) -> str:
+        """Where each part of each join runs, and what each block does; `shared`: over the same arrivals."""
+        sharing = Sharing(specs, self._p) if shared else None
         fits, program = self._fits(specs)
-        parts = [
-            f"query {k}\n{spec.explain()}\n{fit.placed()}" for k, (spec, fit) in enumerate(zip(specs, fits))
-        ]
-        return "\n".join([*parts, f"on {self._runner.device.url}:", *program.lines])
+        parts = [f"query {k}\n{spec.explain()}" for k, spec in enumerate(specs)]
+        if sharing:
+            parts.append(sharing.explain())
+        if not sharing or sharing.refused:
+            parts += [f"query {k}\n{fit.placed()}" for k, fit in enumerate(fits)]
+            parts += [f"on {self._runner.device.url}:", *program.lines]
+        return "\n".join(parts)
 
-    def join_all(self, specs: Sequence[JoinSpec], arrivals: Sequence[Arrivals]) -> list[JoinResult]:
-        """The results of joins that share the device, each over its own arrivals.
+    def join_all(
+        self, specs: Sequence[JoinSpec], arrivals: Arrivals | Sequence[Arrivals]
+    ) -> list[JoinResult]:
+        """The results of joins that share the device, each over its own arrivals, or all over the same.
 
-        Every run carries a part of each join. The stats are those of all joins together.
+        Over the same arrivals each tuple is sent once for all joins, if their windows fit the device and
+        their dimensions fit a tuple. Otherwise every join has its own tuples, and every run carries a part
+        of each join. The stats are those of all joins together.
         """
-        fits, _ = self._fits(specs)
-        work: list[tuple[Encoded, Iterator]] = []
-        for k, (spec, each) in enumerate(zip(specs, arrivals)):
-            fits[k], encoded = encode(spec, fits[k], each)
-            places = each.r.place[encoded.points.row], each.s.place[encoded.boxes.row]
-            reach = Reach.of(spec.dimensions, encoded, *places)
-            work.append((encoded, batches(fits[k], self._p.dims, encoded, reach)))
+        runs = None
+        if isinstance(arrivals, Arrivals):
+            runs = self._shared_runs(specs, arrivals)
+            arrivals = [arrivals] * len(specs)
         pairs: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in specs]
         stats = Stats(tuples=sum(len(each.r.time) + len(each.s.time) for each in arrivals))
-        for together in zip_longest(*(parts for _, parts in work)):
-            active = [(k, batch) for k, batch in enumerate(together) if batch is not None]
-            program = compile_queries([batch.codes.query for _, batch in active], self._p)
-            words = [part for k, batch in active for part in (enter(k, self._p), batch.words)]
-            results, took = self._run([program.words, *words])
+        for words, parts in self._own_runs(specs, arrivals) if runs is None else runs:
+            results, took = self._run(words)
             stats += took
-            for number, (k, batch) in enumerate(active):
+            for number, part in enumerate(parts):
                 found = (results.tag == Tag.PAIR.value) & (results.query == number)
-                point, box = results.r_id[found].astype(np.int64), results.s_id[found].astype(np.int64)
-                encoded, left = work[k][0], (batch.codes.unchecked, batch.codes.unfiltered)
-                kept = specs[k].refine(arrivals[k], encoded, point, box, *left)
-                pairs[k].append((encoded.points.row[point[kept]], encoded.boxes.row[box[kept]]))
+                point, box = part.points[results.r_id[found]], part.boxes[results.s_id[found]]
+                mine = (point >= 0) & (box >= 0)
+                point, box = point[mine], box[mine]
+                kept = specs[part.join].refine(arrivals[part.join], part.encoded, point, box, *part.left)
+                rows = part.encoded.points.row[point[kept]], part.encoded.boxes.row[box[kept]]
+                pairs[part.join].append(rows)
         stats += Stats(pairs=sum(len(r) for parts in pairs for r, _ in parts))
         nothing = np.empty(0, np.int64)
         return [
@@ -98,6 +114,49 @@ class ChainSession:
                 *(np.concatenate([part[side] for part in parts] or [nothing]) for side in (0, 1)), stats
             )
             for parts in pairs
+        ]
+
+    def _own_runs(
+        self, specs, arrivals: Sequence[Arrivals]
+    ) -> Iterator[tuple[list[np.ndarray], list[_Part]]]:
+        """The words of each run, in which every join has its own tuples, and how to read its results."""
+        fits, _ = self._fits(specs)
+        work: list[tuple[Encoded, Iterator]] = []
+        for k, (spec, each) in enumerate(zip(specs, arrivals)):
+            fits[k], encoded = encode(spec, fits[k], each)
+            places = each.r.place[encoded.points.row], each.s.place[encoded.boxes.row]
+            reach = Reach.of(spec.dimensions, encoded, *places)
+            work.append((encoded, batches(fits[k], self._p.dims, encoded, reach)))
+        for together in zip_longest(*(parts for _, parts in work)):
+            active = [(k, batch) for k, batch in enumerate(together) if batch is not None]
+            program = compile_queries([batch.codes.query for _, batch in active], self._p)
+            words = [part for k, batch in active for part in (enter(k, self._p), batch.words)]
+            parts = []
+            for k, batch in active:
+                encoded, left = work[k][0], (batch.codes.unchecked, batch.codes.unfiltered)
+                numbers = np.arange(len(encoded.points.row)), np.arange(len(encoded.boxes.row))
+                parts.append(_Part(k, encoded, *numbers, left))
+            yield [program.words, *words], parts
+
+    def _shared_runs(self, specs, arrivals: Arrivals) -> list[tuple[list[np.ndarray], list[_Part]]] | None:
+        """The same of the one run in which the joins share their tuples; None if they cannot."""
+        sharing = Sharing(specs, self._p)
+        if sharing.refused:
+            return None
+        encoded = [spec.encode(arrivals) for spec in specs]
+        run = sharing.run(arrivals, encoded)
+        if run is None:
+            return None
+        return [
+            (
+                [run.words],
+                [
+                    _Part(k, *part)
+                    for k, part in enumerate(
+                        zip(encoded, run.points, run.boxes, [(left,) for left in run.unchecked])
+                    )
+                ],
+            )
         ]
 
     # Three streams

@@ -13,6 +13,8 @@ from host.session import Session
 from host.spec import JoinSpec
 from host.three_way import COMPOSITE_TIME, ThreeWay, composite_schema
 from hw.errors import DataError, ParameterError, SpecError
+from hw.socket import Kind, tuple_layout
+from hw.words import unpack
 from sim.oracle import Windows, three_steps, three_streams
 
 from ..configurations import DEVICES
@@ -80,6 +82,127 @@ def test_two_queries_at_once_give_what_each_gives_alone(device, count, rng, seed
         )
     )
     assert ids(arrivals[0], together[0]) == want
+
+
+def met(*names: str):
+    """Makes a predicate over two rows of one over values, in which NULL joins nothing."""
+
+    def over(test):
+        def matches(a, b):
+            values = [(a if name[0] == "r" else b)[name[2:]] for name in names]
+            return known(*values) and test(*values)
+
+        return matches
+
+    return over
+
+
+SAME_X = ("r.x = s.x", met("r.x", "s.x")(lambda a, b: a == b))
+#: Joins over the same streams: condition, meaning and window of each, and how many blocks project.
+SHARED = {
+    "separate": ((*SAME_X, 6), ("r.y >= s.y", met("r.y", "s.y")(lambda a, b: a >= b), 6), 0),
+    "windows": ((*SAME_X, 6), (*SAME_X, 3), 0),
+    "same_point": ((*SAME_X, 6), ("r.x < s.y", met("r.x", "s.y")(lambda a, b: a < b), 3), 0),
+    "crossed": (
+        ("r.x = s.x AND r.y = s.y", met("r.x", "s.x", "r.y", "s.y")(lambda a, b, c, d: a == b and c == d), 6),
+        (
+            "r.x >= s.y AND r.y = s.x",
+            met("r.x", "s.y", "r.y", "s.x")(lambda a, b, c, d: a >= b and c == d),
+            6,
+        ),
+        1,
+    ),
+    "crossed_bands": (
+        (
+            "r.x = s.x AND r.y <= s.y AND r.x > 1",
+            met("r.x", "s.x", "r.y", "s.y")(lambda a, b, c, d: a == b and c <= d and a > 1),
+            6,
+        ),
+        ("r.x <= s.y", met("r.x", "s.y")(lambda a, b: a <= b), 3),
+        1,
+    ),
+    "rows": (
+        ("r.x >= s.y", met("r.x", "s.y")(lambda a, b: a >= b), "7 rows"),
+        ("r.x >= s.y AND s.x <> 2", met("r.x", "s.y", "s.x")(lambda a, b, c: a >= b and c != 2), "7 rows"),
+        0,
+    ),
+    "unequal": (
+        ("r.x <> s.x", met("r.x", "s.x")(lambda a, b: a != b), 6),
+        (
+            "r.x = s.x AND r.y <> s.y",
+            met("r.x", "s.x", "r.y", "s.y")(lambda a, b, c, d: a == b and c != d),
+            6,
+        ),
+        0,
+    ),
+    "too_many": ((*SAME_X, "7 rows"), ("r.y < s.x", met("r.y", "s.x")(lambda a, b: a < b), 6), None),
+}
+
+
+@pytest.mark.parametrize("scale", [1, 2**33])
+@pytest.mark.parametrize("count", [0, 1, 12, 60])
+@pytest.mark.parametrize("queries", SHARED)
+def test_joins_of_the_same_streams_share_their_tuples(queries, count, scale, rng, seed):
+    """Each tuple is sent once for all joins; windows that do not fit are cut into tiles for each join."""
+    small = [table(rng, count, "x", "y", span=5) for _ in "rs"]
+    r, s = (scaled(each, scale) for each in small)
+    *conditions, projections = SHARED[queries]
+    specs = [
+        JoinSpec(
+            on.replace("> 1", f"> {scale}").replace("<> 2", f"<> {2 * scale}"),
+            window,
+            "ts",
+            r.schema,
+            s.schema,
+        )
+        for on, _, window in conditions
+    ]
+    arrivals = specs[0].arrange(r, s)
+    with open_device(f"{DEVICES['opblock']}&stalls={seed},60,90") as opened:
+        session = ChainSession(opened)
+        text = session.explain(specs, shared=True)
+        together, apart = (session.join_all(specs, given) for given in (arrivals, [arrivals, arrivals]))
+    whose, at, (r_rows, s_rows) = in_order(*small)
+    for (_, matches, window), one, other in zip(conditions, together, apart):
+        size = int(str(window).removesuffix(" rows"))
+        windows = Windows("rows" if size != window else "time", size, size)
+        pairs = three_steps(whose, at, windows, lambda i, j, of=matches: of(r_rows[i], s_rows[j]))
+        want = Counter((r_rows[i]["id"], s_rows[j]["id"]) for i, j in pairs)
+        assert ids(arrivals, one) == want
+        assert ids(arrivals, other) == want
+    if projections is None:
+        assert "each join has its own tuples: they need 5 dimensions, the device has 4" in text
+    else:
+        assert text.count(": project R to ") == projections
+
+
+@pytest.mark.parametrize("queries", ["separate", "crossed"])
+def test_shared_tuples_are_sent_once(queries, monkeypatch):
+    """Half the tuples, and fewer cycles, also where a projection puts dimensions in another order."""
+    count = 40
+    columns = {"ts": np.arange(count), "x": np.arange(count) % 3, "y": np.arange(count) // 2 % 3}
+    rows = pa.table(columns | {"id": np.arange(count)})
+    specs = [JoinSpec(on, 2, "ts", rows.schema, rows.schema) for on, *_ in SHARED[queries][:2]]
+    arrivals = specs[0].arrange(rows, rows)
+    sent = []
+    with open_device(DEVICES["opblock"]) as opened:
+        exchange = opened.exchange
+        monkeypatch.setattr(
+            opened, "exchange", lambda words, **options: sent.append(words) or exchange(words, **options)
+        )
+        took = {}
+        for name, given in (("once", arrivals), ("twice", [arrivals, arrivals])):
+            sent.clear()
+            results = ChainSession(opened).join_all(specs, given)
+            kinds = unpack(tuple_layout(opened.parameters.dims), np.concatenate(sent), "kind")
+            took[name] = (
+                int((kinds <= Kind.S.value).sum()),
+                results[0].stats.cycles,
+                list(map(len, (each.r for each in results))),
+            )
+    assert took["once"][0] == 2 * count and took["twice"][0] == 4 * count
+    assert took["once"][1] < took["twice"][1]
+    assert took["once"][2] == took["twice"][2] and all(took["once"][2])
 
 
 def in_order(*tables: pa.Table) -> tuple[np.ndarray, np.ndarray, list[list[dict]]]:
