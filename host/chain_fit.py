@@ -210,8 +210,6 @@ def _constants(test: Pushed, dim: int, values: np.ndarray, width: int):
     codes = (values - np.uint64(smallest)) >> np.uint64(shift)
     if test.lo > largest or test.hi < smallest:
         return codes, test.negated, True
-    if test.lo <= smallest and test.hi >= largest:
-        return codes, not test.negated, True
     if test.negated and shift:
         return codes, True, False  # what is coarse would lose tuples
     low, high = ((min(max(bound, smallest), largest) - smallest) >> shift for bound in (test.lo, test.hi))

@@ -24,12 +24,12 @@ REFINED = ThreeWay._refined
 INTEGERS = (pa.int64(), pa.int64(), None)
 
 
-def table(rng, count: int, *names: str, span: int = 8) -> pa.Table:
+def table(rng, count: int, *names: str, span: int = 8, nulls: float = 0.05) -> pa.Table:
     """Rows in order of time, with NULLs."""
     columns = {"ts": pa.array(np.sort(rng.integers(0, 3 * count // 4 + 1, count)))}
     for name in names:
         values = rng.integers(0, span, count)
-        columns[name] = pa.array(values, pa.int32(), mask=rng.random(count) < 0.05)
+        columns[name] = pa.array(values, pa.int32(), mask=rng.random(count) < nulls)
     return pa.table(columns | {"id": pa.array(np.arange(count))})
 
 
@@ -444,7 +444,7 @@ def test_filters_with_or_are_done_by_blocks(scale, rng, seed):
 
     with open_device(f"{DEVICES['opblock']}&stalls={seed},40,60") as device:
         for _ in range(30):
-            r, s = (scaled(table(rng, 40, "x", "y"), scale) for _ in "rs")
+            r, s = (scaled(table(rng, 40, "x", "y", nulls=0.2), scale) for _ in "rs")
             side = str(rng.choice(["r", "s"]))
             text, holds = random_filter(rng, side, 2, scale)
             on = f"r.x BETWEEN s.x - {2 * scale} AND s.x + {2 * scale} AND ({text})"
@@ -457,6 +457,39 @@ def test_filters_with_or_are_done_by_blocks(scale, rng, seed):
             met = [(a["id"], b["id"]) for a, b in want if holds(a if side == "r" else b)]
             assert found == Counter(met), on
     assert pushed > 5
+
+
+#: A filter of one side over y and z, and as Python over their values.
+FILTERS = {
+    "(r.y > 5 OR r.z < 2) AND (r.y < 3 OR r.z > 4)": lambda y, z: (
+        (y(lambda v: v > 5) or z(lambda v: v < 2)) and (y(lambda v: v < 3) or z(lambda v: v > 4))
+    ),
+    "(s.y <> 3 OR s.z < 2)": lambda y, z: y(lambda v: v != 3) or z(lambda v: v < 2),
+    "(r.y NOT BETWEEN 2 AND 4 OR r.z = 1)": lambda y, z: y(lambda v: not 2 <= v <= 4) or z(lambda v: v == 1),
+    "(r.y < 3 OR r.z < 3)": lambda y, z: y(lambda v: v < 3) or z(lambda v: v < 3),
+    "(r.y IN (1, 5) OR r.y IS NULL)": lambda y, z: y(lambda v: v in (1, 5)) or not y(lambda v: True),
+}
+
+
+@pytest.mark.parametrize("on", FILTERS)
+def test_filters_with_or_where_values_are_null(on, rng):
+    """NULL in one alternative leaves the others."""
+    side = on.strip("(")[0]
+    r, s = (table(rng, 150, "x", "y", "z", span=7, nulls=0.3) for _ in "rs")
+    spec = JoinSpec(f"r.x >= s.x AND {on}", 4, "ts", r.schema, s.schema)
+    arrivals = spec.arrange(r, s)
+
+    def matches(a, b):
+        row = a if side == "r" else b
+        y, z = (lambda test, v=row[name]: v is not None and test(v) for name in "yz")
+        return known(a["x"], b["x"]) and a["x"] >= b["x"] and FILTERS[on](y, z)
+
+    with open_device(DEVICES["opblock"]) as device:
+        session = Session(device, spec)
+        assert bool(session._fit.pushed) != ("IS NULL" in on)
+        found = ids(arrivals, session.join(arrivals))
+    want = Counter((a["id"], b["id"]) for a, b in steps(r.to_pylist(), s.to_pylist(), 4, 4, matches))
+    assert found == want and want
 
 
 def test_a_filter_that_is_pushed_down_is_evaluated_nowhere_else(rng, monkeypatch):

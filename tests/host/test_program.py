@@ -151,6 +151,20 @@ def test_a_dimension_has_one_test_per_block():
             {"r.x IN (1, 3, 5, 7, 9)": "it has more than 4 alternatives"},
         ),
         (
+            "r.x = s.x AND (s.x = 1 AND s.y = 1 OR s.x = 3 AND s.y = 5 OR s.x = 5 AND s.y < 9 OR "
+            "s.x = 7 AND s.y = 2 OR s.x > 9 AND s.y = 4)",
+            set(),
+            {
+                "s.x = 1 AND s.y = 1 OR s.x = 3 AND s.y = 5 OR s.x = 5 AND s.y < 9 OR "
+                "s.x = 7 AND s.y = 2 OR s.x > 9 AND s.y = 4": "it has more than 4 alternatives"
+            },
+        ),
+        (
+            "r.x = s.x AND (r.y < 3 AND r.x > 2 OR r.y > 5 AND r.x < 4)",
+            set(),
+            {"r.y < 3 AND r.x > 2 OR r.y > 5 AND r.x < 4": "no device dimension is free for it"},
+        ),
+        (
             "r.x = s.x AND (r.x > 3 OR r.k IS NULL)",
             set(),
             {"r.x > 3 OR r.k IS NULL": "it is no comparison with a constant"},
