@@ -1,5 +1,7 @@
 """The query compiler: block assignments, instructions, and what does not fit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -195,12 +197,19 @@ def test_which_filters_are_pushed_down(on, pushed, host):
 
 
 def test_without_a_free_block_filters_stay_on_the_host():
-    from dataclasses import replace
-
     text = "r.x = s.x AND r.y > 1 AND s.y > 1"
     fit = ChainFit(spec(text), replace(DEVICE, cores=2))
     assert [test.term.text for test in fit.pushed] == ["r.y > 1"]
     assert "s.y > 1: host, no block is free for it" in fit.explain()
+
+
+def test_two_filters_with_alternatives_take_a_block_each():
+    wide = replace(DEVICE, dims=OPBLOCK_DIMS * 2)
+    fit = ChainFit(spec("r.x = s.x AND (r.y > 1 OR r.x < 2) AND (r.y < 0 OR r.ts > 3) AND r.ts < 9"), wide)
+    assert [(each.text, len(each.products)) for each in fit.query([]).filters] == [
+        ("(r.y > 1 OR r.x < 2) AND r.ts < 9", 2),
+        ("r.y < 0 OR r.ts > 3", 2),
+    ]
 
 
 def test_explain_names_filters_columns_and_blocks():
