@@ -71,15 +71,15 @@ class ChainSession:
 
     def explain(self, specs: Sequence[JoinSpec], *, shared: bool = False) -> str:
         """Where each part of each join runs, and what each block does; `shared`: over the same arrivals."""
-        sharing = Sharing(specs, self._p) if shared else None
         fits, program = self._fits(specs)
-        parts = [f"query {k}\n{spec.explain()}" for k, spec in enumerate(specs)]
-        if sharing:
-            parts.append(sharing.explain())
-        if not sharing or sharing.refused:
-            parts += [f"query {k}\n{fit.placed()}" for k, fit in enumerate(fits)]
-            parts += [f"on {self._runner.device.url}:", *program.lines]
-        return "\n".join(parts)
+        placed = [[fit.placed()] for fit in fits]
+        how = program.lines
+        if shared:
+            sharing = Sharing(specs, self._p)
+            how = [sharing.explain(), *(program.lines if sharing.refused else ())]
+            placed = placed if sharing.refused else [[]] * len(specs)
+        parts = [line for k, spec in enumerate(specs) for line in (f"query {k}", spec.explain(), *placed[k])]
+        return "\n".join([*parts, f"on {self._runner.device.url}:", *how])
 
     def join_all(
         self, specs: Sequence[JoinSpec], arrivals: Arrivals | Sequence[Arrivals]
@@ -121,43 +121,36 @@ class ChainSession:
     ) -> Iterator[tuple[list[np.ndarray], list[_Part]]]:
         """The words of each run, in which every join has its own tuples, and how to read its results."""
         fits, _ = self._fits(specs)
-        work: list[tuple[Encoded, Iterator]] = []
+        work: list[tuple[Encoded, np.ndarray, np.ndarray]] = []
+        waiting: list[Iterator] = []
         for k, (spec, each) in enumerate(zip(specs, arrivals)):
             fits[k], encoded = encode(spec, fits[k], each)
             places = each.r.place[encoded.points.row], each.s.place[encoded.boxes.row]
             reach = Reach.of(spec.dimensions, encoded, *places)
-            work.append((encoded, batches(fits[k], self._p.dims, encoded, reach)))
-        for together in zip_longest(*(parts for _, parts in work)):
+            work.append((encoded, *(np.arange(len(rows)) for rows in places)))
+            waiting.append(batches(fits[k], self._p.dims, encoded, reach))
+        for together in zip_longest(*waiting):
             active = [(k, batch) for k, batch in enumerate(together) if batch is not None]
             program = compile_queries([batch.codes.query for _, batch in active], self._p)
             words = [part for k, batch in active for part in (enter(k, self._p), batch.words)]
-            parts = []
-            for k, batch in active:
-                encoded, left = work[k][0], (batch.codes.unchecked, batch.codes.unfiltered)
-                numbers = np.arange(len(encoded.points.row)), np.arange(len(encoded.boxes.row))
-                parts.append(_Part(k, encoded, *numbers, left))
-            yield [program.words, *words], parts
+            yield (
+                [program.words, *words],
+                [_Part(k, *work[k], (batch.codes.unchecked, batch.codes.unfiltered)) for k, batch in active],
+            )
 
     def _shared_runs(self, specs, arrivals: Arrivals) -> list[tuple[list[np.ndarray], list[_Part]]] | None:
         """The same of the one run in which the joins share their tuples; None if they cannot."""
         sharing = Sharing(specs, self._p)
-        if sharing.refused:
+        if len(specs) == 1 or sharing.refused:
             return None
         encoded = [spec.encode(arrivals) for spec in specs]
         run = sharing.run(arrivals, encoded)
         if run is None:
             return None
-        return [
-            (
-                [run.words],
-                [
-                    _Part(k, *part)
-                    for k, part in enumerate(
-                        zip(encoded, run.points, run.boxes, [(left,) for left in run.unchecked])
-                    )
-                ],
-            )
+        parts = [
+            _Part(k, encoded[k], run.points[k], run.boxes[k], (run.unchecked[k],)) for k in range(len(specs))
         ]
+        return [([run.words], parts)]
 
     # Three streams
 

@@ -20,7 +20,7 @@ from hw.errors import SpecError
 from hw.parameters import Parameters
 
 from .arrival import Arrivals
-from .batches import Batch, slide
+from .batches import slide
 from .fit import Codes
 from .program import Program, Projection, Query, Term, compile_queries
 from .spec import Boxes, Encoded, JoinSpec, Points, Source
@@ -132,7 +132,7 @@ class Sharing:
         if live > capacity:
             return None
         codes, coarse = self._codes(encoded, rows, s_rows)
-        batch: Batch = slide(self._p.dims, codes, reach, capacity - live)
+        batch = slide(self._p.dims, codes, reach, capacity - live)
         return SharedRun(
             np.concatenate([self.program.words, batch.words]),
             [_numbers(each.points.row, rows) for each in encoded],
