@@ -99,7 +99,7 @@ def met(*names: str):
 
 def widened(rows: pa.Table, wide: int) -> pa.Table:
     """The rows with values from 3 on so much larger, in the same order, that codes become coarse."""
-    for name in ("x", "y"):
+    for name in set(rows.column_names) - {"ts", "id"}:
         values = rows[name].cast(pa.int64())
         values = pc.add(values, pc.multiply(pc.greater(values, 2).cast(pa.int64()), wide))
         rows = rows.set_column(rows.column_names.index(name), name, values)
@@ -297,6 +297,11 @@ OUTER = {
     "of_r": ("r.x = s.d", lambda a, b, c: known(c["d"]) and a["x"] == c["d"], True),
     "of_s": ("r.c < s.d", lambda a, b, c: known(b["c"], c["d"]) and b["c"] < c["d"], True),
     "unequal": ("r.c <> s.d", lambda a, b, c: known(b["c"], c["d"]) and b["c"] != c["d"], True),
+    "moved": (
+        "cast(r.c AS double) - s.d <= 1.5D",
+        lambda a, b, c: known(b["c"], c["d"]) and b["c"] - c["d"] <= 1.5,
+        False,
+    ),
     "both": (
         "r.x + r.c BETWEEN s.d - 1 AND s.d + 1",
         lambda a, b, c: known(b["c"], c["d"]) and abs(a["x"] + b["c"] - c["d"]) <= 1,
@@ -330,6 +335,20 @@ def test_what_the_device_decides_of_three_streams_is_not_rechecked(condition, rn
             (lambda a, b: known(a["x"], b["a"]) and a["x"] == b["a"], matches),
         )
     assert bool(refined) != decided
+
+
+def test_coarse_codes_of_three_streams_are_rechecked(rng):
+    with open_device(DEVICES["opblock"]) as opened:
+        assert check_three(
+            opened,
+            [widened(each, 2**40) for each in three_tables(rng, 60)],
+            ("r.x >= s.a", "r.c < s.d"),
+            WINDOWS["times"],
+            (
+                lambda a, b: known(a["x"], b["a"]) and a["x"] >= b["a"],
+                lambda a, b, c: known(b["c"], c["d"]) and b["c"] < c["d"],
+            ),
+        )
 
 
 def test_wrong_specs_of_three_streams_are_refused(rng):
