@@ -112,6 +112,7 @@ SHARED = {
     "separate": ((*SAME_X, 6), ("r.y >= s.y", met("r.y", "s.y")(lambda a, b: a >= b), 6), 0),
     "windows": ((*SAME_X, 6), (*SAME_X, 3), 0),
     "same_point": ((*SAME_X, 3), ("r.x < s.y", met("r.x", "s.y")(lambda a, b: a < b), 6), 0),
+    "uneven": ((*SAME_X, (2, 2)), ("r.x < s.y", met("r.x", "s.y")(lambda a, b: a < b), (0, 14)), 0),
     "crossed": (
         ("r.x = s.x AND r.y = s.y", met("r.x", "s.x", "r.y", "s.y")(lambda a, b, c, d: a == b and c == d), 6),
         (
@@ -163,8 +164,9 @@ def test_joins_of_the_same_streams_share_their_tuples(queries, count, wide, rng,
         together, apart = (session.join_all(specs, given) for given in (arrivals, [arrivals, arrivals]))
     whose, at, (r_rows, s_rows) = in_order(r, s)
     for (_, matches, window), one, other in zip(conditions, together, apart):
-        size = int(str(window).removesuffix(" rows"))
-        windows = Windows("rows" if size != window else "time", size, size)
+        sizes = window if isinstance(window, tuple) else (window, window)
+        kind = "rows" if isinstance(sizes[0], str) else "time"
+        windows = Windows(kind, *(int(str(size).removesuffix(" rows")) for size in sizes))
         pairs = three_steps(whose, at, windows, lambda i, j, of=matches: of(r_rows[i], s_rows[j]))
         want = Counter((r_rows[i]["id"], s_rows[j]["id"]) for i, j in pairs)
         assert ids(arrivals, one) == want
