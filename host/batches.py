@@ -42,7 +42,8 @@ def batches(
         return
     live = reach.live()
     if live <= fit.capacity:
-        yield _slide(fit, dims, encoded, reach, fit.capacity - live)
+        codes = fit.narrow(encoded.points.codes, encoded.boxes.lo, encoded.boxes.hi, encoded.filtered)
+        yield slide(dims, codes, reach, fit.capacity - live)
         return
     for tile in tiles(reach, fit.capacity, new_point, new_box):
         points = [codes[tile.points] for codes in encoded.points.codes]
@@ -62,9 +63,8 @@ def end(dims: tuple[Dimension, ...]) -> np.ndarray:
     return np.concatenate([pack_control(dims, Kind.FLUSH), pack_control(dims, Kind.MARK)])
 
 
-def _slide(fit: Fit, dims, encoded: Encoded, reach: Reach, spare: int) -> Batch:
-    """Both streams go through the device once, in arrival order."""
-    codes = fit.narrow(encoded.points.codes, encoded.boxes.lo, encoded.boxes.hi, encoded.filtered)
+def slide(dims: tuple[Dimension, ...], codes: Codes, reach: Reach, spare: int) -> Batch:
+    """Both streams go through the device once, in arrival order; `spare` places are never needed."""
     points, boxes = _words(dims, codes, 0, 0)
     box_place = reach.box_place[codes.sent]
     merged = np.empty((len(points) + len(boxes), points.shape[1]), np.uint32)

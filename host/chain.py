@@ -1,41 +1,39 @@
-"""Several joins at once on a chain of OP-Blocks, and joins of three streams."""
+"""A chain of OP-Blocks for more than one join: several at once, or one that feeds another."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import numpy as np
 import pyarrow as pa
 
-from hw.dimension import Dimension
-from hw.errors import DeviceError, ParameterError, SpecError
-from hw.instruction import Part
+from hw.errors import ParameterError
 from hw.socket import Tag
-from hw.words import Results, pack_boxes, pack_points
+from hw.words import Results
 
-from . import encoding
-from .arrival import Arrivals
+from .arrival import Arrivals, Side
 from .batches import batches, end
 from .chain_fit import ChainFit, encode
 from .device import Device
-from .evaluate import Rows, evaluate
-from .fit import Fit
-from .output import joined_rows, result_names
-from .program import Composition, Program, Query, Term, compile_queries, enter
+from .output import joined_rows
+from .program import Program, compile_queries, enter
 from .runner import Runner, Stats
-from .session import JoinResult
+from .session import JoinResult, Session
+from .share import Sharing
 from .spec import Encoded, JoinSpec
+from .three_way import ThreeWay, check_three, composites
 from .tiling import Reach
 
-#: The column of a composite that holds the time of its later member.
-COMPOSITE_TIME = "rs_time"
 
+@dataclass(frozen=True)
+class _Part:
+    """How one join's results of a run are read."""
 
-def composite_schema(inner: JoinSpec) -> pa.Schema:
-    """The columns of the pairs of `inner`, as R of a join with a third stream: a result's, and the time."""
-    r_names, s_names = result_names(inner.r_schema.names, inner.s_schema.names)
-    named = zip([*inner.r_schema, *inner.s_schema], [*r_names, *s_names])
-    fields = [field.with_name(name) for field, name in named]
-    return pa.schema([*fields, pa.field(COMPOSITE_TIME, inner.time_type, nullable=False)])
+    join: int
+    encoded: Encoded
+    points: np.ndarray  #: of each id, the number among the join's points; -1: it is none of them
+    boxes: np.ndarray
+    left: tuple  #: what `JoinSpec.refine` must check
 
 
 class ChainSession:
@@ -71,40 +69,44 @@ class ChainSession:
             fit.capacity = program.capacity(k)
         return fits, program
 
-    def explain(self, specs: Sequence[JoinSpec]) -> str:
-        """Where each part of each join runs, and what each block does."""
+    def explain(self, specs: Sequence[JoinSpec], *, shared: bool = False) -> str:
+        """Where each part of each join runs, and what each block does; `shared`: over the same arrivals."""
         fits, program = self._fits(specs)
-        parts = [
-            f"query {k}\n{spec.explain()}\n{fit.placed()}" for k, (spec, fit) in enumerate(zip(specs, fits))
-        ]
-        return "\n".join([*parts, f"on {self._runner.device.url}:", *program.lines])
+        placed = [[fit.placed()] for fit in fits]
+        how = program.lines
+        if shared:
+            sharing = Sharing(specs, self._p)
+            how = [sharing.explain(), *(program.lines if sharing.refused else ())]
+            placed = placed if sharing.refused else [[]] * len(specs)
+        parts = [line for k, spec in enumerate(specs) for line in (f"query {k}", spec.explain(), *placed[k])]
+        return "\n".join([*parts, f"on {self._runner.device.url}:", *how])
 
-    def join_all(self, specs: Sequence[JoinSpec], arrivals: Sequence[Arrivals]) -> list[JoinResult]:
-        """The results of joins that share the device, each over its own arrivals.
+    def join_all(
+        self, specs: Sequence[JoinSpec], arrivals: Arrivals | Sequence[Arrivals]
+    ) -> list[JoinResult]:
+        """The results of joins that share the device, each over its own arrivals, or all over the same.
 
-        Every run carries a part of each join. The stats are those of all joins together.
+        Over the same arrivals each tuple is sent once for all joins, if their windows fit the device and
+        their dimensions fit a tuple. Otherwise every join has its own tuples, and every run carries a part
+        of each join. The stats are those of all joins together.
         """
-        fits, _ = self._fits(specs)
-        work: list[tuple[Encoded, Iterator]] = []
-        for k, (spec, each) in enumerate(zip(specs, arrivals)):
-            fits[k], encoded = encode(spec, fits[k], each)
-            places = each.r.place[encoded.points.row], each.s.place[encoded.boxes.row]
-            reach = Reach.of(spec.dimensions, encoded, *places)
-            work.append((encoded, batches(fits[k], self._p.dims, encoded, reach)))
+        runs = None
+        if isinstance(arrivals, Arrivals):
+            runs = self._shared_runs(specs, arrivals)
+            arrivals = [arrivals] * len(specs)
         pairs: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in specs]
         stats = Stats(tuples=sum(len(each.r.time) + len(each.s.time) for each in arrivals))
-        for together in zip_longest(*(parts for _, parts in work)):
-            active = [(k, batch) for k, batch in enumerate(together) if batch is not None]
-            program = compile_queries([batch.codes.query for _, batch in active], self._p)
-            words = [part for k, batch in active for part in (enter(k, self._p), batch.words)]
-            results, took = self._run([program.words, *words])
+        for words, parts in self._own_runs(specs, arrivals) if runs is None else runs:
+            results, took = self._run(words)
             stats += took
-            for number, (k, batch) in enumerate(active):
+            for number, part in enumerate(parts):
                 found = (results.tag == Tag.PAIR.value) & (results.query == number)
-                point, box = results.r_id[found].astype(np.int64), results.s_id[found].astype(np.int64)
-                encoded, left = work[k][0], (batch.codes.unchecked, batch.codes.unfiltered)
-                kept = specs[k].refine(arrivals[k], encoded, point, box, *left)
-                pairs[k].append((encoded.points.row[point[kept]], encoded.boxes.row[box[kept]]))
+                point, box = part.points[results.r_id[found]], part.boxes[results.s_id[found]]
+                mine = (point >= 0) & (box >= 0)
+                point, box = point[mine], box[mine]
+                kept = specs[part.join].refine(arrivals[part.join], part.encoded, point, box, *part.left)
+                rows = part.encoded.points.row[point[kept]], part.encoded.boxes.row[box[kept]]
+                pairs[part.join].append(rows)
         stats += Stats(pairs=sum(len(r) for parts in pairs for r, _ in parts))
         nothing = np.empty(0, np.int64)
         return [
@@ -114,6 +116,42 @@ class ChainSession:
             for parts in pairs
         ]
 
+    def _own_runs(
+        self, specs, arrivals: Sequence[Arrivals]
+    ) -> Iterator[tuple[list[np.ndarray], list[_Part]]]:
+        """The words of each run, in which every join has its own tuples, and how to read its results."""
+        fits, _ = self._fits(specs)
+        work: list[tuple[Encoded, np.ndarray, np.ndarray]] = []
+        waiting: list[Iterator] = []
+        for k, (spec, each) in enumerate(zip(specs, arrivals)):
+            fits[k], encoded = encode(spec, fits[k], each)
+            places = each.r.place[encoded.points.row], each.s.place[encoded.boxes.row]
+            reach = Reach.of(spec.dimensions, encoded, *places)
+            work.append((encoded, *(np.arange(len(rows)) for rows in places)))
+            waiting.append(batches(fits[k], self._p.dims, encoded, reach))
+        for together in zip_longest(*waiting):
+            active = [(k, batch) for k, batch in enumerate(together) if batch is not None]
+            program = compile_queries([batch.codes.query for _, batch in active], self._p)
+            words = [part for k, batch in active for part in (enter(k, self._p), batch.words)]
+            yield (
+                [program.words, *words],
+                [_Part(k, *work[k], (batch.codes.unchecked, batch.codes.unfiltered)) for k, batch in active],
+            )
+
+    def _shared_runs(self, specs, arrivals: Arrivals) -> list[tuple[list[np.ndarray], list[_Part]]] | None:
+        """The same of the one run in which the joins share their tuples; None if they cannot."""
+        sharing = Sharing(specs, self._p)
+        if len(specs) == 1 or sharing.refused:
+            return None
+        encoded = [spec.encode(arrivals) for spec in specs]
+        run = sharing.run(arrivals, encoded)
+        if run is None:
+            return None
+        parts = [
+            _Part(k, encoded[k], run.points[k], run.boxes[k], (run.unchecked[k],)) for k in range(len(specs))
+        ]
+        return [([run.words], parts)]
+
     # Three streams
 
     def join_three(
@@ -122,206 +160,40 @@ class ChainSession:
         """The pairs of `inner`, over `r` and `s`, joined with `t` by `outer`.
 
         `outer` is a spec over `composite_schema(inner)` and the columns of `t`; its time is `COMPOSITE_TIME`
-        on the side of the pairs: a pair arrives with its later member. Both windows are of time.
+        on the side of the pairs. A pair arrives with its later member, after the pairs with the same later
+        member whose earlier one came before its own, and before rows of `t` of equal time.
+
+        One run of the chain does both joins, unless the window of `outer` is of rows: how many pairs came
+        before a row is known only when all of them are, so then the pairs are joined first, and their
+        composites, with their numbers, after that.
         """
-        three = _ThreeWay(inner, outer, self._p)
+        check_three(inner, outer)
+        arrivals, third = inner.arrange(r, s), outer.arrange(outer.r_schema.empty_table(), t)
         stats = Stats(tuples=r.num_rows + s.num_rows + t.num_rows)
-        arrivals, third = inner.arrange(r, s), outer.arrange(three.empty, t)
-        found = [three.nothing()]
-        for words, places in three.runs(arrivals, third):
+        if outer.window.kind == "rows":
+            joined, took = self._in_turn(inner, outer, arrivals, third.s)
+            return joined, stats + replace(took, tuples=0, pairs=joined.num_rows)
+        three = ThreeWay(inner, outer, self._p)
+        found = [joined_rows(outer.r_schema.empty_table(), outer.s_schema.empty_table())]
+        for words, run in three.runs(arrivals, third):
             results, took = self._run(words)
             stats += took
-            found.append(three.triples(arrivals, third, results, *places))
+            found.append(three.triples(run, results))
         joined = pa.concat_tables(found)
         return joined, stats + Stats(pairs=joined.num_rows)
 
+    def _in_turn(self, inner, outer, arrivals: Arrivals, third: Side) -> tuple[pa.Table, Stats]:
+        """The pairs, and then their composites with the third stream."""
+        pairs = self._session(inner).join(arrivals)
+        places = arrivals.r.place[pairs.r], arrivals.s.place[pairs.s]
+        order = np.lexsort([np.minimum(*places), np.maximum(*places)])
+        rows, time = composites(inner, arrivals, pairs.r[order], pairs.s[order])
+        is_t = np.argsort(np.concatenate([time, third.time]), kind="stable") >= len(time)
+        both = Arrivals.ordered(rows, third.rows, time, third.time, is_t)
+        triples = self._session(outer).join(both)
+        joined = joined_rows(rows.take(pa.array(triples.r)), third.rows.take(pa.array(triples.s)))
+        return joined, pairs.stats + triples.stats
 
-class _ThreeWay:
-    """How a join of three streams lies on a chain.
-
-    The first dimensions of the device are those of the inner join. The rest carry what the outer join needs:
-    an R or S tuple has there its member's part of the composite, a tuple of the third stream its box.
-    """
-
-    def __init__(self, inner: JoinSpec, outer: JoinSpec, parameters):
-        for name, spec in (("inner", inner), ("outer", outer)):
-            if spec.window.kind != "time":
-                raise SpecError(f"a join of three streams takes windows of time, not of rows in {name}")
-        if outer.r_schema != composite_schema(inner) or outer.time[0] != COMPOSITE_TIME:
-            raise SpecError(
-                f"outer must be a spec over composite_schema(inner) with the time {COMPOSITE_TIME!r}, "
-                f"not over {outer.r_schema.names} with {outer.time[0]!r}"
-            )
-        self._inner, self._outer, self._p = inner, outer, parameters
-        self.empty = outer.r_schema.empty_table()
-        names = result_names(inner.r_schema.names, inner.s_schema.names)
-        self._names = dict(zip("rs", names))
-        width, count = parameters.dims[0].width, len(parameters.dims)
-        own = inner.dimensions[: count - 1]
-        self._inner_fit = Fit(inner.dimensions, [Dimension(dim.test, width, dim.negated) for dim in own])
-        self._carried = self._carried_dimensions()[: count - len(own)]
-        device = [Dimension(outer.dimensions[number].test, width) for number, _, _ in self._carried]
-        self._outer_fit = Fit([outer.dimensions[number] for number, _, _ in self._carried], device)
-        parts = [Part.R] * len(own) + [part for _, part, _ in self._carried]
-        parts += [Part.R] * (count - len(parts))
-        terms = tuple(Term(place, dim.test, dim.negated) for place, dim in enumerate(self._inner_fit.device))
-        first = Query(terms, composition=Composition(tuple(parts), tuple(range(count))))
-        terms = tuple(Term(len(own) + place, dim.test) for place, dim in enumerate(device))
-        self._program = compile_queries([first, Query(terms, r=first, s=1)], parameters)
-
-    def _carried_dimensions(self) -> list[tuple[int, Part, object]]:
-        """The outer join's dimensions that one member decides: number, whose part, and its expression."""
-        carried = []
-        for number, point in enumerate(self._outer.points()):
-            dim = self._outer.dimensions[number]
-            columns = {name for _, name in point.columns}
-            members = [side for side in "rs" if columns <= set(self._names[side])]
-            if members and not dim.negated:
-                carried.append((number, Part.R if members[0] == "r" else Part.S_LO, point))
-        # The window's dimension comes last, and its time is the later member's.
-        return [*carried, (len(self._outer.dimensions) - 1, Part.LATER, None)]
-
-    def nothing(self) -> pa.Table:
-        """A result without rows."""
-        return joined_rows(self.empty, self._outer.s_schema.empty_table())
-
-    def runs(self, arrivals: Arrivals, third: Arrivals) -> Iterator:
-        """The words of each run, and what its triples are resolved by.
-
-        A run takes so many rows of each stream that none leaves its window. Only rows of the third stream
-        are loaded ahead, so that of each pair the device sees the members in order of arrival.
-        """
-        encoded, boxes = self._inner.encode(arrivals), self._outer.encode(third).boxes
-        capacities = self._program.capacity(0), self._program.capacity(1)
-        times = (
-            arrivals.r.time[encoded.points.row],
-            arrivals.s.time[encoded.boxes.row],
-            third.s.time[boxes.row],
-        )
-        codes = self._member_codes(arrivals, encoded)
-        for r in _chunks(len(times[0]), capacities[0]):
-            for s in _chunks(len(times[1]), capacities[0]):
-                if not _reachable(self._inner.window, times[0][r], times[1][s]):
-                    continue
-                later = np.maximum(times[0][r][[0, -1]], times[1][s][[0, -1]])
-                for t in _chunks(len(times[2]), capacities[1]):
-                    if _reachable(self._outer.window, later, times[2][t]):
-                        words, unchecked = self._words(arrivals, encoded, boxes, codes, r, s, t)
-                        yield [self._program.words, *words], (encoded, unchecked)
-
-    def _member_codes(self, arrivals: Arrivals, encoded: Encoded) -> list[dict[str, np.ndarray]]:
-        """Of each carried dimension, the codes of the members that have a part in it."""
-        codes = []
-        sides = {"r": (arrivals.r, encoded.points.row), "s": (arrivals.s, encoded.boxes.row)}
-        for _, part, point in self._carried:
-            if part is Part.LATER:
-                codes.append({name: encoding.signed(side.time[rows]) for name, (side, rows) in sides.items()})
-                continue
-            name = "r" if part is Part.R else "s"
-            side, rows = sides[name]
-            table = side.rows.rename_columns(self._names[name])
-            # The codes of NULL are those of some value: the recheck drops such composites.
-            value = evaluate(point, Rows.of("r", table))
-            codes.append({name: encoding.encode(value)[0][rows]})
-        return codes
-
-    def _words(self, arrivals, encoded: Encoded, boxes, codes, r: slice, s: slice, t: slice):
-        """T's boxes, then points and boxes of R and S as they arrive; and what the device leaves open."""
-        dims, own = self._p.dims, len(self._inner_fit.device)
-        points = [code[r] for code in encoded.points.codes]
-        lo, hi = ([code[s] for code in bound] for bound in (encoded.boxes.lo, encoded.boxes.hi))
-        narrowed = self._inner_fit.narrow(points, lo, hi)
-        members = [{name: code[r if name == "r" else s] for name, code in each.items()} for each in codes]
-        outer = self._outer_fit.narrow(
-            [np.concatenate(list(each.values())) for each in members],
-            *([bound[number][t] for number, _, _ in self._carried] for bound in (boxes.lo, boxes.hi)),
-        )
-
-        def padded(values, count):
-            return [*values, *[np.zeros(count, np.uint64)] * (len(dims) - len(values))]
-
-        carried = {"r": [], "s": []}
-        for each, code in zip(members, outer.points):
-            at = 0
-            for name, values in each.items():
-                carried[name].append(code[at : at + len(values)])
-                at += len(values)
-            for name in carried.keys() - each.keys():
-                carried[name].append(np.zeros(len(points[0]) if name == "r" else len(lo[0]), np.uint64))
-        sent = narrowed.sent
-        r_ids, s_ids = np.arange(r.start, r.stop), np.arange(s.start, s.stop)[sent]
-        r_words = pack_points(dims, r_ids, padded([*narrowed.points, *carried["r"]], len(r_ids)))
-        s_words = pack_boxes(
-            dims,
-            s_ids,
-            *(
-                padded([*(b[sent] for b in bound), *(c[sent] for c in carried["s"])], len(s_ids))
-                for bound in (narrowed.lo, narrowed.hi)
-            ),
-        )
-        t_ids = np.arange(t.start, t.stop)[outer.sent]
-        skipped = [np.zeros(len(t_ids), np.uint64)] * own
-        t_words = pack_boxes(
-            dims,
-            t_ids,
-            *(
-                padded([*skipped, *(b[outer.sent] for b in bound)], len(t_ids))
-                for bound in (outer.lo, outer.hi)
-            ),
-        )
-        place = np.concatenate(
-            [arrivals.r.place[encoded.points.row[r_ids]], arrivals.s.place[encoded.boxes.row[s_ids]]]
-        )
-        both = np.concatenate([r_words, s_words])[np.argsort(place, kind="stable")]
-        return [enter(1, self._p), t_words, enter(0, self._p), both], narrowed.unchecked
-
-    def triples(
-        self, arrivals: Arrivals, third: Arrivals, results: Results, encoded: Encoded, unchecked
-    ) -> pa.Table:
-        """The rows of the results of one run. A composite's id is looked up among those put out."""
-        made = results.tag == Tag.COMPOSITE.value
-        ids = results.composite[made]
-        order = np.argsort(ids)
-        ids = ids[order]
-        if (ids[1:] == ids[:-1]).any():
-            raise DeviceError("the device gave two composites one id, after too many of them in one run")
-        point, box = (
-            part[made][order].astype(np.int64) for part in (results.composite_r, results.composite_s)
-        )
-        pairs = (results.tag == Tag.PAIR.value) & (results.query == 1)
-        composite = np.searchsorted(ids, results.r_id[pairs])
-        t_box = results.s_id[pairs].astype(np.int64)
-        valid = self._inner.refine(arrivals, encoded, point, box, unchecked)
-        kept = valid[composite]
-        composite, t_box = composite[kept], t_box[kept]
-        used, composite = np.unique(composite, return_inverse=True)
-
-        # The composites as rows; the outer join rechecks all of its dimensions on them.
-        r_rows, s_rows = encoded.points.row[point[used]], encoded.boxes.row[box[used]]
-        rows = joined_rows(arrivals.r.rows.take(pa.array(r_rows)), arrivals.s.rows.take(pa.array(s_rows)))
-        time = np.maximum(arrivals.r.time[r_rows], arrivals.s.time[s_rows])
-        moment = self._outer.r_schema.field(COMPOSITE_TIME)
-        stored = pa.array(time, pa.int64()).cast(pa.int64() if moment.type.bit_width == 64 else pa.int32())
-        rows = rows.append_column(moment, stored.cast(moment.type))
-        both = Arrivals.ordered(
-            rows, third.s.rows, time, third.s.time, np.repeat([False, True], [len(time), len(third.s.time)])
-        )
-        again = self._outer.encode(both)
-        place = np.full(len(used), -1)
-        place[again.points.row] = np.arange(len(again.points.row))
-        known = place[composite] >= 0
-        composite, t_box = composite[known], t_box[known]
-        every = range(len(self._outer.dimensions))
-        kept = self._outer.refine(both, again, place[composite], t_box, every)
-        return joined_rows(
-            rows.take(pa.array(composite[kept])), third.s.rows.take(pa.array(again.boxes.row[t_box[kept]]))
-        )
-
-
-def _chunks(count: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
-
-
-def _reachable(window, r: np.ndarray, s: np.ndarray) -> bool:
-    """Whether some row of R, whose times are in order, is in reach of one of S."""
-    return int(r[-1]) - int(s[0]) >= -window.r and int(r[0]) - int(s[-1]) <= window.s
+    def _session(self, spec: JoinSpec) -> Session:
+        """One join on the whole chain."""
+        return Session(self._runner.device, spec, self._runner.spares)

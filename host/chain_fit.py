@@ -10,6 +10,7 @@ from hw.errors import DataError
 from hw.parameters import Parameters
 
 from .arrival import Arrivals
+from .expression import Node
 from .fit import Codes, Fit
 from .program import Query, Selection, Term, compile_queries
 from .pushdown import Pushed
@@ -20,8 +21,9 @@ class ChainFit(Fit):
     """Which dimension of a chain takes which of the join's, and which blocks do its filters.
 
     Every dimension is programmed to the test that is asked of it. Those that the join leaves over carry what
-    filters test: an R tuple's value as its point, an S tuple's as both bounds of its box. `channel` is where
-    the tuples enter. Without `push` all filters are left to the host.
+    filters test: an R tuple's value as its point, an S tuple's as both bounds of its box. A filter of R may
+    test a point of the join as well. `channel` is where the tuples enter. Without `push` all filters are left
+    to the host.
     """
 
     def __init__(self, spec: JoinSpec, parameters: Parameters, *, channel: int = 0, push: bool = True):
@@ -31,7 +33,15 @@ class ChainFit(Fit):
         super().__init__(spec.dimensions, [*programmed, *parameters.dims[len(programmed) :]])
         self.pushed: list[Pushed] = []
         self._places: list[tuple[int, int]] = []  # of each: its dimension, and its block among its side's
+        points = dict(enumerate(spec.points()))
+        #: What R tuples carry for the join. A dimension that is tested negated may be left open.
+        self._points = {
+            dim: ("r", points[source], None)
+            for dim, source in enumerate(self.sources)
+            if source in points and not self.device[dim].negated
+        }
         found, self._refused = spec.pushable()
+        self._values = {self._carries(test) for tests in found for test in tests}
         for tests in found if push else ():
             self._push(tests)
         if not push:
@@ -40,53 +50,64 @@ class ChainFit(Fit):
         self._lines = program.lines
         self.capacity = program.capacity(0)
 
+    def _carries(self, test: Pushed) -> tuple[str, Node, int | None]:
+        """What a dimension must carry for a test: side, value and the code of NULL, if there is any."""
+        joined = ("r", test.value, None) in self._points.values() and test.side == "r"
+        return test.side, test.value, None if joined else test.missing
+
     def _push(self, tests: list[Pushed]) -> None:
         """Finds dimensions and blocks for a filter, or a reason why the host must do it."""
-        places = []
-        for test in tests:
-            dim = self._dimension(test, [*zip(self.pushed, self._places), *zip(tests, places)])
-            if dim is None:
-                self._refused[test.term] = "no device dimension is free for it"
+        # Alternatives must meet in one block; tests that must all hold may be in any.
+        groups = [tests] if tests[0].alternatives else [[test] for test in tests]
+        placed = list(zip(self.pushed, self._places))
+        for group in groups:
+            side = [place for other, place in placed if other.side == group[0].side]
+            # Its own block among those of its side, unless one has room for it.
+            for block in range(len({block for _, block in side}) + 1):
+                places = self._places_in(block, group, placed)
+                if places:
+                    placed += zip(group, places)
+                    break
+            else:
+                self._refused[tests[0].term] = "no device dimension is free for it"
                 return
-            used = [
-                place
-                for other, place in (*zip(self.pushed, self._places), *zip(tests, places))
-                if other.side == test.side
-            ]
-            # Its own block among those of its side, unless one does not test the dimension yet.
-            block = next(k for k in range(len(used) + 1) if (dim, k) not in used)
-            places.append((dim, block))
-        blocks = {(test.side, block) for test, (_, block) in zip(tests, places)} | {
-            (test.side, block) for test, (_, block) in zip(self.pushed, self._places)
-        }
-        if len(blocks) >= self._parameters.cores:
+        if len({(test.side, block) for test, (_, block) in placed}) >= self._parameters.cores:
             self._refused[tests[0].term] = "no block is free for it"
             return
-        self.pushed += tests
-        self._places += places
+        self.pushed, self._places = ([pair[k] for pair in placed] for k in (0, 1))
 
-    def _dimension(self, test: Pushed, placed) -> int | None:
-        """A dimension that carries the value of a test, or a free one."""
-        mine = [(other.value, dim) for other, (dim, _) in placed if other.side == test.side]
-        for value, dim in mine:
-            if value == test.value:
-                return dim
-        taken = {dim for _, dim in mine}
-        free = [dim for dim, source in enumerate(self.sources) if source is None and dim not in taken]
-        return free[0] if free else None
+    def _places_in(self, block: int, tests: list[Pushed], placed) -> list[tuple[int, int]] | None:
+        """Dimensions for tests in one block, each carrying what its test needs; None if there are too few."""
+        mine = [(other, place) for other, place in placed if other.side == tests[0].side]
+        if tests[0].alternatives and any(test.alternatives for test, place in mine if place[1] == block):
+            return None
+        carried = {dim: self._carries(test) for test, (dim, _) in mine}
+        carried |= self._points if tests[0].side == "r" else {}
+        busy = {dim for _, (dim, at) in mine if at == block}
+        found = []
+        for test in tests:
+            wanted = self._carries(test)
+            ready = [dim for dim in sorted(carried) if carried[dim] == wanted and dim not in busy]
+            spare = [dim for dim, source in enumerate(self.sources) if source is None and dim not in carried]
+            others = {value for value in self._values if value[0] == test.side} - {*carried.values(), wanted}
+            if wanted in carried.values() and not test.alternatives and len(spare) <= len(others):
+                spare = []  # a block more is better than a value that finds no dimension
+            if not ready + spare:
+                return None
+            dim = (ready + spare)[0]
+            carried[dim] = wanted
+            busy.add(dim)
+            found.append((dim, block))
+        return found
 
-    def query(self, terms: Sequence[Term | None]) -> Query:
-        """The query, with the terms of its filters (none at all: any; None: one that always holds)."""
-        groups: dict[tuple[str, int], list[tuple[Pushed, Term | None]]] = {}
+    def query(self, outcomes: Sequence[Term | bool]) -> Query:
+        """The query; `outcomes` are its filters' tests as terms, or what they always give (none: any)."""
+        groups: dict[tuple[str, int], list[tuple[Pushed, Term | bool]]] = {}
         for number, (test, (dim, block)) in enumerate(zip(self.pushed, self._places)):
-            term = terms[number] if terms else Term(dim, test.test)
-            groups.setdefault((test.side, block), []).append((test, term))
+            outcome = outcomes[number] if outcomes else Term(dim, Test.BAND)
+            groups.setdefault((test.side, block), []).append((test, outcome))
         filters = [
-            Selection(
-                side,
-                (tuple(term for _, term in tests if term is not None),),
-                " AND ".join(dict.fromkeys(test.term.text for test, _ in tests)),
-            )
+            Selection(side, _products(tests), _text(list(dict.fromkeys(test.term for test, _ in tests))))
             for (side, _), tests in groups.items()
         ]
         tested = [
@@ -99,17 +120,17 @@ class ChainFit(Fit):
     def narrow(self, points, lo, hi, filtered: Sequence[np.ndarray] = ()) -> Codes:
         """The codes on this device, and the query that they need; `filtered` are the codes of the filters."""
         codes = super().narrow(points, lo, hi)
-        terms, unfiltered = [], []
+        outcomes, unfiltered = [], []
         for test, (dim, _), values in zip(self.pushed, self._places, filtered):
-            narrowed, term, exact = _constants(test, dim, values, self.device[dim].width)
+            narrowed, outcome, exact = _constants(test, dim, values, self.device[dim].width)
             if test.side == "r":
                 codes.points[dim] = narrowed
             else:
                 codes.lo[dim] = codes.hi[dim] = narrowed
-            terms.append(term)
+            outcomes.append(outcome)
             if not exact:
                 unfiltered.append(test.term)
-        return replace(codes, query=self.query(terms), unfiltered=tuple(dict.fromkeys(unfiltered)))
+        return replace(codes, query=self.query(outcomes), unfiltered=tuple(dict.fromkeys(unfiltered)))
 
     def unpushed(self) -> "ChainFit":
         """The same with all filters left to the host."""
@@ -158,27 +179,44 @@ def encode(spec: JoinSpec, fit: Fit, arrivals: Arrivals) -> tuple[Fit, Encoded]:
         return fit.unpushed(), spec.encode(arrivals)
 
 
-def _constants(test: Pushed, dim: int, values: np.ndarray, width: int):
-    """The device's codes of a filter's values, the term that tests them (None: all pass), and if exactly."""
-    if not len(values):
-        return values, None, True
-    smallest, largest = values.min(), values.max()
-    shift = max(0, int(largest - smallest).bit_length() - width)
-    codes = (values - smallest) >> np.uint64(shift)
-    if test.negated and shift:
-        return codes, None, False  # what is coarse would lose tuples
-    if test.lo > largest or test.hi < smallest:
-        # No value lies between the bounds: all pass, or none, which is to fail what always holds.
-        highest = (1 << width) - 1
-        never = Term(dim, Test.AT_LEAST, True, 0 if test.side == "r" else highest, highest)
-        return codes, None if test.negated else never, True
-    low, high = (
-        int((np.clip(bound, smallest, largest) - smallest) >> np.uint64(shift))
-        for bound in (test.lo, test.hi)
+def _products(tests: list[tuple[Pushed, Term | bool]]) -> tuple[tuple[Term, ...], ...]:
+    """The products of one block's tests; none at all: nothing passes."""
+    numbers = sorted({number for test, _ in tests for number in test.alternatives}) or [0]
+    factors = [
+        [outcome for test, outcome in tests if not test.alternatives or number in test.alternatives]
+        for number in numbers
+    ]
+    return tuple(
+        tuple(each for each in outcomes if each is not True)
+        for outcomes in factors
+        if not any(each is False for each in outcomes)
     )
+
+
+def _text(terms: list[Node]) -> str:
+    """The AND of some filters."""
+    alone = len(terms) == 1
+    return " AND ".join(term.text if alone or term.op != "or" else f"({term.text})" for term in terms)
+
+
+def _constants(test: Pushed, dim: int, values: np.ndarray, width: int):
+    """The device's codes of a filter's values, the term that tests them, or what that gives for all of them,
+    and whether that is exact.
+    """
+    if not len(values):
+        return values, True, True
+    smallest, largest = int(values.min()), int(values.max())
+    shift = max(0, (largest - smallest).bit_length() - width)
+    codes = (values - np.uint64(smallest)) >> np.uint64(shift)
+    if test.lo > largest or test.hi < smallest:
+        return codes, test.negated, True
+    if test.negated and shift:
+        return codes, True, False  # what is coarse would lose tuples
+    low, high = ((min(max(bound, smallest), largest) - smallest) >> shift for bound in (test.lo, test.hi))
     if test.side == "r":
-        return codes, Term(dim, test.test, test.negated, low, high), not shift
+        return codes, Term(dim, Test.BAND, test.negated, low, high), not shift
     # The constant is a point, and the value both bounds of the tuple's box.
-    seen_from_there = {Test.EQUAL: (Test.EQUAL, low), Test.AT_LEAST: (Test.AT_MOST, low)}
-    device_test, point = seen_from_there.get(test.test, (Test.AT_LEAST, high))
-    return codes, Term(dim, device_test, test.negated, point, point), not shift
+    if test.lo == test.hi:
+        return codes, Term(dim, Test.EQUAL, test.negated, low, low), not shift
+    seen, point = (Test.AT_MOST, low) if test.lo else (Test.AT_LEAST, high)
+    return codes, Term(dim, seen, test.negated, point, point), not shift

@@ -46,7 +46,7 @@ class Runner:
                     f"not {spare.parameters.options()}"
                 )
         self.device = device
-        self._spares = list(spares)
+        self.spares = list(spares)
 
     def run(self, words: np.ndarray, *, watch: bool = False, count: int = 0) -> list[Exchange]:
         """Sends words that end with a mark, once more if the device is lost; returns what came back.
@@ -73,13 +73,13 @@ class Runner:
 
     def _replace(self, lost: LinkLost) -> None:
         """Makes the device ready for another try, or takes the next spare that can be."""
-        for device in (self.device, *self._spares):
+        for device in (self.device, *self.spares):
             try:
                 device.restart()
             except DeviceError:
                 continue
             if device is not self.device:
-                self._spares.remove(device)
+                self.spares.remove(device)
                 self.device = device
             return
         raise lost

@@ -1,6 +1,6 @@
 """Join specs: what the user asks, validated, and compiled to points and boxes."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +39,14 @@ class Boxes:
     disjunct: np.ndarray
     lo: tuple[np.ndarray, ...]
     hi: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the points, or the boxes, of a dimension are made of: where these are equal, so are the codes."""
+
+    what: Hashable
+    negated: bool = False
 
 
 @dataclass(frozen=True)
@@ -220,6 +228,26 @@ class JoinSpec:
         """The expressions over R that value dimensions are made of; flags have none and come after them."""
         return [dim.point for dim in self._plan.dimensions]
 
+    def made_of(self) -> list[tuple[Source, Source]]:
+        """Of each dimension, the source of its points and that of its boxes; of the first disjunct only."""
+        made = []
+        for dim in self._plan.dimensions:
+            # The point's type says how bounds are rounded.
+            bounds = frozenset((dim.point.type, *term.bounds) for term in dim.uses.get(0, ()))
+            made.append((Source(dim.point, dim.negated), Source(bounds, dim.negated)))
+        w = self.window
+        if w.kind == "time":
+            return [*made, (Source("time"), Source(("time", w.r, w.s)))]
+        return [
+            *made,
+            (Source("index"), Source(("before", w.r))),
+            (Source(("before", w.s)), Source("index")),
+        ]
+
+    def filters(self, side: str) -> list[Node]:
+        """The one-sided terms over `side`."""
+        return [term for disjunct in self._plan.filters for term in disjunct[side]]
+
     def pushable(self) -> tuple[list[list[Pushed]], dict[Node, str]]:
         """Filters that a device can do instead of the host, and why not the others."""
         return pushable(self._plan)
@@ -234,7 +262,10 @@ class JoinSpec:
             taken = encoded.points.row if each.side == "r" else encoded.boxes.row
             value = evaluate(each.value, Rows.of(each.side, tables[each.side]).take(taken))
             code, valid = encoding.encode(value)
-            keep[each.side] &= valid  # NULL passes no test
+            if each.missing is None:
+                keep[each.side] &= valid
+            else:
+                code[~valid] = each.missing
             codes.append(code)
         if not pushed:
             return encoded
@@ -252,7 +283,7 @@ class JoinSpec:
     def _encode(self, arrivals: Arrivals, pushed: Collection[Node]) -> Encoded:
         self._check(arrivals.r.rows, "r")
         self._check(arrivals.s.rows, "s")
-        window_points, window_boxes = self._window_codes(arrivals)
+        window_points, window_boxes = self.window_codes(arrivals)
         rows, codes = self._plan.points(Rows.of("r", arrivals.r.rows), pushed)
         points = Points(rows, (*codes, *(code[rows] for code in window_points)))
         if not self._plan.disjuncts:
@@ -275,7 +306,7 @@ class JoinSpec:
         )
         return Encoded(points, Boxes(row, disjunct, lo, hi))
 
-    def _window_codes(self, arrivals: Arrivals):
+    def window_codes(self, arrivals: Arrivals):
         """The codes of every row in the window's dimensions: points, and lows and highs of boxes."""
         r, s, w = arrivals.r, arrivals.s, self.window
         open_lo, open_hi = np.zeros(len(s.index), np.uint64), np.full(len(s.index), encoding.HIGHEST)

@@ -39,6 +39,11 @@ class Bound:
         """Whether the bound alone decides."""
         return not self.reason
 
+    @property
+    def bounds(self) -> tuple[str, Node]:
+        """What the term says about its point."""
+        return self.op, self.bound
+
 
 @dataclass(frozen=True)
 class Outside:
@@ -49,6 +54,11 @@ class Outside:
     high: Node
     term: Node
     reason: str = ""
+
+    @property
+    def bounds(self) -> tuple[str, Node, Node]:
+        """What the term says about its point."""
+        return "outside", self.low, self.high
 
 
 @dataclass(frozen=True)

@@ -90,9 +90,10 @@ class OpBlock(wiring.Component):
     """A block of the chain; `address` is its number.
 
     A tuple that probes takes `depth = segment / lanes` cycles, every other message one. Instructions for
-    this block and flushes wait, two cycles at most, until the tuples before them are done. A mark waits until
-    all that was found before it has left the block. Each pair takes one cycle on the way out,
-    and a composite, or a tuple that is put out beside the one it was made from, one more message.
+    this block and flushes wait, two cycles at most, until the tuples before them are done. What was found is
+    queued before the message behind it goes on; a mark then does not wait for the queue, the tail does. Each
+    pair takes one cycle on the way out, and a composite, or a tuple that is put out beside the one it was
+    made from, one more message.
 
     Latency: 3 cycles from `upstream` to `downstream`, and `depth - 1` more for a tuple that probes; 4 cycles
     from `upstream` to `results` for a pair in the first row.
@@ -301,7 +302,6 @@ class OpBlock(wiring.Component):
         m.submodules.queue = queue = fifo.SyncFIFO(width=FOUND_LAYOUT.size, depth=p.buffer)
         derives = Signal()  # what was met becomes a message
         forwards = Signal()
-        held = Signal()
         was_r = third.message.kind == Kind.R
         lap = third.lap ^ ~third.written.bit_select(lowest, 1)
         m.d.comb += [
@@ -309,8 +309,6 @@ class OpBlock(wiring.Component):
             more.eq(rest.any()),
             derives.eq(third.filters | program.composing),
             forwards.eq(third.last & ~(third.filters & ~program.keep)),
-            # A mark goes on when everything found before it has left.
-            held.eq((third.message.kind == Kind.MARK) & queue.r_rdy),
             met_id.addr.eq(place(was_r, lap, third.row, lowest)),
             met.addr.eq(met_id.addr),
         ]
@@ -325,12 +323,12 @@ class OpBlock(wiring.Component):
         ]
         to_queue = some & third.joins
         room = ~to_queue | queue.w_rdy
-        to_chain = Mux(some, derives | (forwards & ~more), forwards & ~held)
+        to_chain = Mux(some, derives | (forwards & ~more), forwards)
         sent = self.downstream.ready | ~to_chain
         m.d.comb += [
             go.eq(~stages[1] | finishes),
             turn.eq(some & room & sent),
-            finishes.eq(Mux(some, turn & ~more & ~(derives & forwards), sent & ~held)),
+            finishes.eq(Mux(some, turn & ~more & ~(derives & forwards), sent)),
             queue.w_data.eq(found),
             queue.w_en.eq(to_queue & sent),
             self.found.eq(to_queue & turn),

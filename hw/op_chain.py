@@ -67,7 +67,12 @@ class OpChain(wiring.Component):
 
     @staticmethod
     def _quiet(parameters: Parameters) -> int:
-        """For how many cycles the tree must be empty before a record comes out."""
+        """For how many cycles the tree must have been empty, and be so once more, before a record comes out.
+
+        So that it waits for the blocks' queues as well: what is queued is in the tree two cycles later (one
+        for the turn to pass to its block), the last of it one cycle after the record began to wait; and while
+        anything is queued, the tree is never empty for longer than a turn takes to pass.
+        """
         return 1 + Gather.busy_lag(parameters.cores)
 
     def elaborate(self, platform):

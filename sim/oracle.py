@@ -68,6 +68,33 @@ def three_steps(
     return pairs
 
 
+def three_streams(
+    is_s: np.ndarray,
+    time: np.ndarray,
+    windows: Windows,
+    matches: Callable[[int, int], bool],
+    t_time: np.ndarray,
+    t_windows: Windows,
+    t_matches: Callable[[int, int, int], bool],
+) -> list[tuple[int, int, int]]:
+    """The triples (row of R, of S, of T) of (R join S) join T: the three steps, twice.
+
+    The pairs of the first join are the R of the second, in the order in which they are found. A pair arrives
+    with its later member, whose time it has; at equal times pairs come before the rows of T. `t_time` has
+    the times of T's rows in arrival order; `t_windows.r` is the window of the pairs.
+    """
+    is_s, time = np.asarray(is_s, bool), np.asarray(time, np.int64)
+    pairs = three_steps(is_s, time, windows, matches)
+    r_time, s_time = time[~is_s], time[is_s]
+    later = [max(r_time[r], s_time[s]) for r, s in pairs]
+    times = np.concatenate([np.array(later, np.int64), np.asarray(t_time, np.int64)])
+    order = np.argsort(times, kind="stable")
+    found = three_steps(
+        order >= len(pairs), times[order], t_windows, lambda pair, t: t_matches(*pairs[pair], t)
+    )
+    return [(*pairs[pair], t) for pair, t in found]
+
+
 def window_boxes(is_s: np.ndarray, time: np.ndarray, windows: Windows):
     """The window as dimensions: their tests, R's points, and the lows and highs of S's boxes."""
     is_s, time = np.asarray(is_s, bool), np.asarray(time, np.int64)

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from hw import tools
 from hw.errors import ParameterError, TouchlineError
+from hw.parameters import ARCHITECTURES
 from spark_offload.stream_join import OFFLOADS, StreamJoin
 
 FORMATS = ("parquet", "csv", "json")
@@ -45,7 +46,7 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--offload", choices=OFFLOADS, default="cpu", help="what joins (default: %(default)s)"
     )
-    parser.add_argument("--architecture", default="handshake", help="default: %(default)s")
+    parser.add_argument("--architecture", choices=ARCHITECTURES, help="default: that of the device")
     parser.add_argument(
         "--device", metavar="URL", help="such as cpu:bisort or 'sim:handshake?cores=8&segment=16'"
     )

@@ -19,9 +19,10 @@ from host.session import Session
 from host.spec import JoinSpec
 from host.transport import TRANSPORTS
 from hw.errors import ParameterError, SpecError
+from hw.parameters import ARCHITECTURES
 
 from .slices import Slices, sort_keys
-from .task import METRICS, Task
+from .task import METRICS, Task, check_architecture
 
 OFFLOADS = ("cpu", "sim", "fpga")
 AMOUNT = "spark.task.resource.fpga.amount"
@@ -37,7 +38,7 @@ def stream_join(
     window: Length | tuple[Length, Length],
     time: str | tuple[str, str],
     offload: str = "cpu",
-    architecture: str = "handshake",
+    architecture: str | None = None,
     device: str | None = None,
     tiebreak: Collection[str | tuple[str, str]] = (),
     partitions: int | None = None,
@@ -52,9 +53,10 @@ def stream_join(
     partitions nor on the order of the input.
 
     `offload` says what joins: "cpu", the task's own core, where `device` may name a structure, such as
-    cpu:bisort; "sim", the simulated gateware of `architecture` or of the URL `device`; or "fpga", the device
-    at the URL `device` (serial:, tcp: or xdma:), at which tasks take turns, and without one the devices that
-    Spark schedules as the resource "fpga", one for each task.
+    cpu:bisort; "sim", the simulated gateware of `architecture` (handshake) or of the URL `device`; or "fpga",
+    the device at the URL `device` (serial:, tcp: or xdma:), at which tasks take turns, and without one the
+    devices that Spark schedules as the resource "fpga", one for each task. A device that is not of the
+    `architecture` that is asked for is refused; the CPU has none, and needs none to be named.
     `partitions` says into how many slices, each a task, history is cut. The call itself reads the columns
     of the arrival order once, to choose the cuts. All columns of both sides come out; a name that both
     have becomes `r_name` and `s_name`. The first action on the result gives `observation` the counts of
@@ -86,7 +88,7 @@ class StreamJoin:
     window: Length | tuple[Length, Length]
     time: str | tuple[str, str]
     offload: str = "cpu"
-    architecture: str = "handshake"
+    architecture: str | None = None
     device: str | None = None
     tiebreak: Collection[str | tuple[str, str]] = ()
     partitions: int | None = None
@@ -94,6 +96,10 @@ class StreamJoin:
     def __post_init__(self):
         if self.offload not in OFFLOADS:
             raise ParameterError(f"offload must be one of {', '.join(OFFLOADS)}, not {self.offload!r}")
+        if self.architecture not in (None, *ARCHITECTURES):
+            raise ParameterError(
+                f"architecture must be one of {', '.join(ARCHITECTURES)} or None, not {self.architecture!r}"
+            )
         if self.partitions is not None and (type(self.partitions) is not int or self.partitions < 1):
             raise ParameterError(f"partitions must be a positive integer or None, not {self.partitions!r}")
         for name, frame in (("r", self.r), ("s", self.s)):
@@ -114,7 +120,8 @@ class StreamJoin:
             timezone=conf.get("spark.sql.session.timeZone"),
         )
         if self.offload != "fpga":
-            self.device = self.device or {"cpu": "cpu:auto", "sim": f"sim:{self.architecture}"}[self.offload]
+            default = {"cpu": "cpu:auto", "sim": f"sim:{self.architecture or ARCHITECTURES[0]}"}
+            self.device = self.device or default[self.offload]
         if self.device is None:
             _check_resources(conf)
             self._where = f"{self.spec.explain()}\non the device that Spark gives to the task, as it fits"
@@ -130,6 +137,7 @@ class StreamJoin:
             self._where = open_cpu(self.device, self.spec, threads=1).explain()
             return
         with open_when_free(self.device) as device:  # here, so that a bad URL fails before any task starts
+            check_architecture(device, self.architecture)
             self._where = Session(device, self.spec).explain()
 
     def explain(self) -> str:
@@ -148,7 +156,8 @@ class StreamJoin:
         rows = self._side("r").union(self._side("s"))
         order = rows.drop("r", "s")
         slices = Slices.measure(order.where("t IS NOT NULL"), self.partitions)
-        task = Task(self.spec, self.device, (slices.begin("r"), slices.begin("s")), (slices.r, slices.s))
+        begin, owned = (slices.begin("r"), slices.begin("s")), (slices.r, slices.s)
+        task = Task(self.spec, self.device, begin, owned, self.architecture)
         number = slices.number(
             [F.col(name) for name in order.columns], [field.dataType for field in order.schema]
         )

@@ -10,10 +10,10 @@ from pyspark import TaskContext
 
 from host.arrival import Arrivals
 from host.cpu import open_cpu
-from host.device import open_when_free
+from host.device import Device, open_when_free
 from host.session import JoinResult, Session, Stats
 from host.spec import JoinSpec
-from hw.errors import DataError, DeviceError
+from hw.errors import DataError, DeviceError, ParameterError
 
 BATCH_ROWS = 10_000
 
@@ -34,6 +34,7 @@ class Task:
     device: str | None  #: its URL, or cpu:; None: the one that Spark has given to the task
     begin: tuple[list[int], list[int]]  #: rows of R and of S before each slice
     owned: tuple[tuple[int, ...], tuple[int, ...]]  #: rows of R and of S in each slice
+    architecture: str | None = None  #: which the device must have
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         batches = list(batches)
@@ -63,6 +64,7 @@ class Task:
             # Spark has tasks for the other cores.
             return open_cpu(device, self.spec, threads=1).join(arrivals)
         with open_when_free(device) as opened:
+            check_architecture(opened, self.architecture)
             return Session(opened, self.spec).join(arrivals)
 
     def _check(self, number: int, rows: pa.Table):
@@ -94,6 +96,15 @@ class Task:
             r_base=self.begin[0][number] - np.count_nonzero(~own & ~is_s),
             s_base=self.begin[1][number] - np.count_nonzero(~own & is_s),
             own=own,
+        )
+
+
+def check_architecture(device: Device, wanted: str | None) -> None:
+    """Refuses a device of another architecture than the one that was asked for."""
+    if wanted not in (None, device.parameters.architecture):
+        raise ParameterError(
+            f"architecture is {wanted!r}, but the device {device.url!r} is "
+            f"{device.parameters.architecture!r}; leave one of the two out"
         )
 
 

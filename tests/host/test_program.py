@@ -1,5 +1,7 @@
 """The query compiler: block assignments, instructions, and what does not fit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -134,14 +136,55 @@ def test_a_dimension_has_one_test_per_block():
         ("r.x = s.x AND r.k = 'a'", set(), {"r.k = 'a'": "strings are compared by hash"}),
         ("r.x = s.x AND r.y > r.x", set(), {"r.y > r.x": "it compares with a column"}),
         ("r.x = s.x AND r.k IS NULL", set(), {"r.k IS NULL": "it is no comparison with a constant"}),
-        ("r.x = s.x AND r.x = 2.5", set(), {"r.x = 2.5": "no value equals its constant"}),
+        ("r.x = s.x AND r.x = 2.5", set(), {"r.x = 2.5": "no value meets it"}),
+        ("r.x = s.x AND r.x <> 2.5", set(), {"r.x <> 2.5": "it holds for every value but NULL"}),
+        ("r.x = s.x AND (r.y > 6 OR r.y < 2)", {"r.y > 6 OR r.y < 2"}, {}),
+        ("r.x = s.x AND (r.y > 6 OR r.x = 2)", {"r.y > 6 OR r.x = 2"}, {}),
+        ("r.x = s.x AND s.y NOT BETWEEN 2 AND 6", {"NOT (s.y BETWEEN 2 AND 6)"}, {}),
+        ("r.x = s.x AND r.x IN (1, 4, 9)", {"r.x IN (1, 4, 9)"}, {}),
+        (
+            "r.x = s.x AND s.x IN (1, 4, 9)",
+            set(),
+            {"s.x IN (1, 4, 9)": "no device dimension is free for it"},
+        ),
+        (
+            "r.x = s.x AND r.x IN (1, 3, 5, 7, 9)",
+            set(),
+            {"r.x IN (1, 3, 5, 7, 9)": "it has more than 4 alternatives"},
+        ),
+        (
+            "r.x = s.x AND (s.x = 1 AND s.y = 1 OR s.x = 3 AND s.y = 5 OR s.x = 5 AND s.y < 9 OR "
+            "s.x = 7 AND s.y = 2 OR s.x > 9 AND s.y = 4)",
+            set(),
+            {
+                "s.x = 1 AND s.y = 1 OR s.x = 3 AND s.y = 5 OR s.x = 5 AND s.y < 9 OR "
+                "s.x = 7 AND s.y = 2 OR s.x > 9 AND s.y = 4": "it has more than 4 alternatives"
+            },
+        ),
+        (
+            "r.x = s.x AND (r.y < 3 AND r.x > 2 OR r.y > 5 AND r.x < 4)",
+            set(),
+            {"r.y < 3 AND r.x > 2 OR r.y > 5 AND r.x < 4": "no device dimension is free for it"},
+        ),
+        (
+            "r.x = s.x AND (r.x > 3 OR r.k IS NULL)",
+            set(),
+            {"r.x > 3 OR r.k IS NULL": "it is no comparison with a constant"},
+        ),
         (
             "r.x = s.x AND r.y > 1 OR r.y = s.y",
             set(),
             {"r.y > 1": "the host tells alternatives apart"},
         ),
         (
-            "r.x = s.x AND r.y > 1 AND r.x > 2 AND r.ts > 3",
+            "s.x = r.x AND s.y > 1 AND s.x > 2 AND s.ts > 3",
+            {"s.y > 1", "s.x > 2"},
+            {"s.ts > 3": "no device dimension is free for it"},
+        ),
+        # A filter of R may test what the join tests.
+        ("r.x = s.x AND r.y > 1 AND r.x > 2 AND r.ts > 3", {"r.y > 1", "r.x > 2", "r.ts > 3"}, {}),
+        (
+            "r.x <> s.x AND r.y > 1 AND r.x > 2 AND r.ts > 3",
             {"r.y > 1", "r.x > 2"},
             {"r.ts > 3": "no device dimension is free for it"},
         ),
@@ -154,12 +197,19 @@ def test_which_filters_are_pushed_down(on, pushed, host):
 
 
 def test_without_a_free_block_filters_stay_on_the_host():
-    from dataclasses import replace
-
     text = "r.x = s.x AND r.y > 1 AND s.y > 1"
     fit = ChainFit(spec(text), replace(DEVICE, cores=2))
     assert [test.term.text for test in fit.pushed] == ["r.y > 1"]
     assert "s.y > 1: host, no block is free for it" in fit.explain()
+
+
+def test_two_filters_with_alternatives_take_a_block_each():
+    wide = replace(DEVICE, dims=OPBLOCK_DIMS * 2)
+    fit = ChainFit(spec("r.x = s.x AND (r.y > 1 OR r.x < 2) AND (r.y < 0 OR r.ts > 3) AND r.ts < 9"), wide)
+    assert [(each.text, len(each.products)) for each in fit.query([]).filters] == [
+        ("(r.y > 1 OR r.x < 2) AND r.ts < 9", 2),
+        ("r.y < 0 OR r.ts > 3", 2),
+    ]
 
 
 def test_explain_names_filters_columns_and_blocks():
@@ -181,6 +231,31 @@ def test_constants_outside_the_values_pass_all_or_nothing():
     fit = ChainFit(spec("r.x = s.x AND r.y > 6 AND s.y <> 1"), DEVICE)
     one = [np.array([5], np.uint64)] * 2
     low, high = (np.array([code], np.uint64) for code in (0, 2**64 - 1))
-    assert [len(each.products[0]) for each in fit.narrow(one, one, one, [low, high]).query.filters] == [1, 0]
-    never = fit.narrow(one, one, one, [low, high]).query.filters[0].products[0][0]
-    assert (never.test, never.negated, never.lo) == (Test.AT_LEAST, True, 0)
+    assert [each.products for each in fit.narrow(one, one, one, [low, high]).query.filters] == [(), ((),)]
+
+
+@pytest.mark.parametrize(
+    "on, selections",
+    [
+        # What lies outside one range is a negated band; ranges that touch are one.
+        ("(r.y > 6 OR r.y < 2) AND r.x IN (2, 1)", {"r": [[{2: True, 3: False}]]}),
+        # Ranges with gaps: one test for all, and one for each gap, in another dimension while one is free.
+        ("r.x IN (1, 4, 9)", {"r": [[{2: False, 3: True}], [{2: True}]]}),
+        ("r.x IN (1, 4) AND r.y > 3", {"r": [[{2: False, 3: False}], [{2: True}]]}),
+        # A box of S meets one constant at a time, so that a gap is an OR.
+        ("s.x NOT BETWEEN 2 AND 6", {"s": [[{2: False}, {3: False}]]}),
+        ("s.x NOT IN (1, 3)", {"s": [[{2: True, 3: True}]]}),
+        ("(r.x > 3 OR r.y < 2)", {"r": [[{2: False}, {3: False}]]}),
+    ],
+)
+def test_filters_become_products(on, selections):
+    """Of each block, of each product, the dimensions and whether they are tested negated."""
+    fit = ChainFit(spec(f"r.ts = s.ts AND {on}"), DEVICE)
+    codes = [np.arange(100, dtype=np.uint64) << np.uint64(27)] * 2
+    filtered = [np.arange(100, dtype=np.uint64) + np.uint64(test.lo or test.hi) for test in fit.pushed]
+    filtered = [values - np.minimum(values.min(), np.uint64(50)) for values in filtered]
+    found = {}
+    for each in fit.narrow(codes, codes, codes, filtered).query.filters:
+        products = [{term.dim: term.negated for term in terms} for terms in each.products]
+        found.setdefault(each.side, []).append(products)
+    assert found == selections

@@ -209,6 +209,28 @@ def test_a_new_program_takes_effect_between_two_tuples(chain, stalls):
     assert [count(found, Tag.PAIR, query) for query in range(8)] == [20] * 8
 
 
+@pytest.mark.parametrize("stalls", [(0, 0), (0, 200)])
+def test_a_mark_right_behind_a_pair_comes_after_it(chain, stalls):
+    """The turn in the tree is another block's, and what the last tuple finds is queued as the mark passes."""
+    cores, dims = chain.p.cores, len(chain.dims)
+    for turn in range(cores):
+        for block in range(cores):
+            chain.token(Kind.FLUSH)
+            # One box per block, of which the first point finds one and the second another, or all others.
+            keys = np.where(np.arange(cores) == turn, 1, np.where(np.arange(cores) == block, 2, 3))
+            wanted = (1, 2 if block != turn else 3)
+            bounds = [keys.astype(np.uint64)] * dims
+            chain.parts.append(pack_boxes(chain.dims, np.arange(cores), bounds, bounds))
+            for id, key in enumerate(wanted):
+                chain.token(Kind.MARK, 1000 * id + 10 * turn + block)
+                chain.parts.append(
+                    pack_points(chain.dims, np.array([id]), [np.array([key], np.uint64)] * dims)
+                )
+            chain.token(Kind.MARK, 2000 + 10 * turn + block)
+    found = chain.check(stalls)
+    assert count(found, Tag.PAIR) == cores * (2 * (cores - 1) + cores)
+
+
 def test_illegal_instructions_name_block_and_instruction(chain):
     """They come out as errors, in order, and the chain goes on as it was programmed."""
     cores, dims = chain.p.cores, len(chain.dims)

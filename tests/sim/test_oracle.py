@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hw.dimension import Dimension, Test
-from sim.oracle import Windows, matcher, point_in_box, three_steps, window_boxes
+from sim.oracle import Windows, matcher, point_in_box, three_steps, three_streams, window_boxes
 
 DIMS = [Dimension(test, 8, negated) for test in Test for negated in (False, True)]
 ANY = (lambda r, s: True,)
@@ -70,3 +70,21 @@ def test_windows_are_per_stream():
 
 def test_pairs_come_in_the_order_they_are_found():
     assert run("rrs", [0, 1, 2], Windows("time", 9, 9)) == [(0, 0), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    "windows, expected",
+    [
+        # At equal times R comes before S, and pairs before T; T's rows see the newest pair only.
+        (Windows("rows", 1, 2), [(1, 0, 0), (1, 0, 1)]),
+        (Windows("rows", 2, 2), [(0, 0, 0), (1, 0, 0), (0, 0, 1), (1, 0, 1)]),
+        (Windows("time", 0, 0), [(0, 0, 0), (1, 0, 0)]),
+        (Windows("time", 5, 0), [(0, 0, 0), (1, 0, 0), (0, 0, 1), (1, 0, 1)]),
+    ],
+)
+def test_three_streams_by_hand(windows, expected):
+    """R at 1 and 2, S at 2, T at 2 and 3: both pairs have the time of S."""
+    found = three_streams(
+        [0, 0, 1], [1, 2, 2], Windows("time", 9, 9), lambda r, s: True, [2, 3], windows, lambda r, s, t: True
+    )
+    assert found == expected

@@ -280,13 +280,53 @@ def test_explain_says_which_filters_and_columns_go_to_op_blocks(streams):
     on = f"{BAND} AND r.x > 3 AND s.a + 1 <= 40 AND r.x IS NOT NULL"
     options = {"offload": "sim", "device": DEVICES["opblock"], "partitions": 3}
     lines = explain(*streams, on, "2 seconds", "ts", **options).splitlines()
-    assert "r.x > 3: device d2, selected" in lines
+    assert "r.x > 3: device d0, selected" in lines
     assert "s.a + 1 <= 40: device d2, selected" in lines
     assert "NOT (r.x IS NULL): host, it is no comparison with a constant" in lines
     assert "block 0: select R where r.x > 3" in lines
     assert "block 1: select S where s.a + 1 <= 40" in lines
     assert "blocks 2 to 5: join cores of query 0, windows of 16 tuples" in lines
     assert "columns of R that go to the device: ts, x; that do not: seq" in lines
+
+
+@pytest.mark.parametrize(
+    "window, filters, columns",
+    [
+        (
+            "2 seconds",
+            {
+                "r.v > 6 OR r.x < 12: device d2 and d0, selected",
+                "NOT (s.seq BETWEEN 40 AND 90): device d2 and d3, selected",
+                "block 1: select S where NOT (s.seq BETWEEN 40 AND 90)",
+            },
+            ("ts, x, v; that do not: seq", "ts, a, seq; that do not: note"),
+        ),
+        (
+            "30 rows",
+            {
+                "r.v > 6 OR r.x < 12: device d3 and d0, selected",
+                "NOT (s.seq BETWEEN 40 AND 90): host, no device dimension is free for it",
+            },
+            ("x, v; that do not: ts, seq", "a; that do not: ts, seq, note"),
+        ),
+    ],
+)
+def test_op_blocks_do_filters_and_prune_columns(streams, window, filters, columns):
+    """Filters in `on`, with OR and NULLs, against Spark's own; those on the DataFrames are Spark's."""
+    r, s = streams
+    r = r.where("seq > 20").withColumn("v", F.expr("if(seq % 5 = 0, NULL, seq % 9)"))
+    s = s.withColumn("note", F.lit("payload"))
+    on = f"{BAND} AND (r.v > 6 OR r.x < 12) AND s.seq NOT BETWEEN 40 AND 90"
+    options = {"offload": "sim", "architecture": "opblock", "partitions": 3}
+    told = explain(r, s, on, window, "ts", **options).splitlines()
+    assert filters | {"block 0: select R where r.v > 6 OR r.x < 12"} <= set(told)
+    assert {f"columns of {side} that go to the device: {text}" for side, text in zip("RS", columns)} <= set(
+        told
+    )
+    result = stream_join(r, s, on, window, "ts", **options)
+    rows = window.endswith("rows")
+    plain = plain_rows(r, s, on, 30, 30) if rows else plain_time(r, s, on, 2_000_000, 2_000_000)
+    assert bag(result) == bag(plain) and bag(plain)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +338,13 @@ def test_explain_says_which_filters_and_columns_go_to_op_blocks(streams):
         (
             {"offload": "sim", "architecture": "footshake"},
             ParameterError,
-            "device URL 'sim:footshake': architecture must be one of handshake, opblock, not 'footshake'",
+            "architecture must be one of handshake, opblock or None, not 'footshake'",
+        ),
+        (
+            {"offload": "sim", "architecture": "opblock", "device": DEVICES["default"]},
+            ParameterError,
+            f"architecture is 'opblock', but the device {DEVICES['default']!r} is 'handshake'; "
+            "leave one of the two out",
         ),
         (
             {"device": "tty0"},
