@@ -24,7 +24,6 @@ from . import route, tools
 from .area import CONFIGURATIONS, HEADERS, Area, columns
 from .cache import cache_directory
 from .errors import ParameterError, TouchlineError
-from .netlist import SYNTHESIS
 from .parameters import Parameters
 from .pinned import TOP, emit_pinned
 
@@ -72,7 +71,7 @@ class Design:
         self._folder = folder
         self._parts = (
             *(self._text, tools.yosys().version, tools.nextpnr(CHIP.family).version),
-            *(CHIP.name, *CHIP.options, SYNTHESIS[CHIP.family]),
+            *(CHIP.name, *CHIP.options, *route.flow(CHIP.family)),
         )
 
     @cached_property
