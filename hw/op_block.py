@@ -102,17 +102,20 @@ class OpBlock(wiring.Component):
     """A block of the chain; `address` is its number.
 
     A tuple that probes takes `depth = segment / lanes` cycles, every other message one. Instructions for
-    this block and flushes wait, three cycles at most, until the tuples before them are done; a tuple right
+    this block and flushes wait, four cycles at most, until the tuples before them are done; a tuple right
     behind an instruction waits one. A mark waits until all that was found before it has left the block. No
     path goes through a block: the stages before the last move unless its spare place is taken.
 
     Each pair takes one cycle on the way out, and a composite, or a tuple that is put out beside the one it
     was made from, one more message.
 
-    Latency: 5 cycles from `upstream` to `downstream`, and `depth - 1` more for a tuple that probes; 6 cycles
-    from `upstream` to `results` for a pair in the first row.
+    Latency: `latency(parameters)` cycles from `upstream` to `downstream`, and `depth - 1` more for a tuple
+    that probes; one more than `latency` from `upstream` to `results` for a pair in the first row.
     Throughput: one message per cycle, a tuple that probes every `depth` cycles.
     """
+
+    #: All blocks are alike, and are mapped once.
+    KEPT = True
 
     def __init__(self, parameters: Parameters):
         self._p = parameters
@@ -131,6 +134,11 @@ class OpBlock(wiring.Component):
                 "tally_out": Out(tally),
             }
         )
+
+    @staticmethod
+    def latency(parameters: Parameters) -> int:
+        """Cycles that a message spends in a block that does nothing else."""
+        return 5 if parameters.segment == parameters.lanes else 6
 
     def elaborate(self, platform):
         m = Module()
@@ -160,6 +168,7 @@ class OpBlock(wiring.Component):
                 "against_s": 1,  # the tuple is a point
                 "aimed": 1,  # an instruction for this block
                 "flushes": 1,
+                "waits": 1,  # until the tuples before it are done: either of the two
             }
         )
         door = Signal(door_layout, reset_less=True)
@@ -175,6 +184,7 @@ class OpBlock(wiring.Component):
         with m.If(skid.output.ready):
             instruction = data.View(INSTRUCTION_LAYOUT, come.id[: INSTRUCTION_LAYOUT.size])
             joins = role == Role.JOIN
+            aimed = (come.kind == Kind.INSTRUCTION) & (instruction.block == self.address)
             m.d.sync += [
                 door.message.eq(come),
                 door.here.eq(Cat(joins & on_first & tokens[0][0], joins & on_second & tokens[1][0])),
@@ -186,14 +196,17 @@ class OpBlock(wiring.Component):
                 ),
                 door.certain.eq(~((role == Role.SELECT) & (tokens[0][0] | tokens[1][0]))),
                 door.against_s.eq(Mux(role == Role.SELECT, ~program.side, tokens[0][0])),
-                door.aimed.eq((come.kind == Kind.INSTRUCTION) & (instruction.block == self.address)),
+                door.aimed.eq(aimed),
                 door.flushes.eq(come.kind == Kind.FLUSH),
+                door.waits.eq(aimed | (come.kind == Kind.FLUSH)),
             ]
 
         # Stage 1, one row after another. Every later stage moves when this one may.
         now = door.message
         go = Signal()
-        stages = Signal(3)  # which of the later ones hold something
+        # Which of the later ones hold something: rows read from RAM, comparisons, decisions; and the last.
+        stages = Signal(2 if depth == 1 else 3)
+        putting_out = Signal()
         spared = Signal()
         row = Signal(range(depth))
         r, s = (Window(m, name, lanes, depth, self._laps) for name in "rs")
@@ -203,7 +216,10 @@ class OpBlock(wiring.Component):
         instruction = decoder.instruction
         executes = Signal()
         last_row = ~probes | (row == depth - 1)
-        moves = at_door & go & ~((door.aimed | door.flushes) & (stages.any() | spared))
+        # Nothing is in the later stages but instructions that go on, which no program changes.
+        settled = Signal()
+        moves = at_door & go & (~door.waits | settled)
+        m.d.sync += settled.eq(~(stages.any() | putting_out | spared | (moves & ~door.aimed)))
         m.d.comb += [
             go.eq(~spared),
             executes.eq(door.aimed & decoder.legal),
@@ -278,9 +294,8 @@ class OpBlock(wiring.Component):
         lost = Signal()
         m.d.sync += lost.eq(evicted.valid & (live | Mux(evicted.of_s, program.strict_s, program.strict_r)))
 
-        # Stage 2: the outcome of every comparison.
+        # Stage 2: the outcome of every comparison. Rows that are read from RAM wait for it in a stage before.
         opposite_written = [Mux(is_r, s.written(row, lane), r.written(row, lane)) for lane in range(lanes)]
-        outcome_shape = data.ArrayLayout(data.StructLayout(dict.fromkeys(COMPARISONS, 1)), count)
         carried = {
             "message": message,
             "joins": 1,
@@ -289,35 +304,55 @@ class OpBlock(wiring.Component):
             "lap": r.lap.shape(),
             "written": lanes,
         }
-        second = Signal(
-            data.StructLayout(carried | {"last": 1, "certain": 1, "valid": lanes}), reset_less=True
-        )
+        compared = data.StructLayout(carried | {"last": 1, "certain": 1, "valid": lanes, "against_s": 1})
+        first = Signal(compared, reset_less=depth > 1)
+        second = Signal(compared, reset_less=True)
+        asks = [
+            first.message.eq(now),
+            first.last.eq(last_row),
+            first.joins.eq(probes),
+            first.filters.eq(door.filtered),
+            first.certain.eq(door.certain),
+            first.against_s.eq(door.against_s),
+            first.row.eq(row),
+            first.lap.eq(Mux(is_r, s.lap, r.lap)),
+            first.written.eq(Cat(opposite_written)),
+            first.valid.eq(Cat(opposite_written) | Mux(is_r, s.full, r.full).replicate(lanes)),
+        ]
+        if depth == 1:
+            m.d.comb += asks
+        else:
+            shown = [
+                [
+                    Signal.like(rows[lane], name=f"{side}_shown_{lane}", reset_less=True)
+                    for lane in range(lanes)
+                ]
+                for side, rows in (("r", points), ("s", boxes))
+            ]
+            with m.If(go):
+                m.d.sync += asks
+                m.d.sync += [
+                    copy.eq(row)
+                    for copies, rows in zip(shown, (points, boxes))
+                    for copy, row in zip(copies, rows)
+                ]
+            points, boxes = shown
+        outcome_shape = data.ArrayLayout(data.StructLayout(dict.fromkeys(COMPARISONS, 1)), count)
         outcomes = [Signal(outcome_shape, name=f"outcomes_{lane}", reset_less=True) for lane in range(lanes)]
         with m.If(go):
-            m.d.sync += [
-                stages[0].eq(moves & ~executes),
-                second.message.eq(now),
-                second.last.eq(last_row),
-                second.joins.eq(probes),
-                second.filters.eq(door.filtered),
-                second.certain.eq(door.certain),
-                second.row.eq(row),
-                second.lap.eq(Mux(is_r, s.lap, r.lap)),
-                second.written.eq(Cat(opposite_written)),
-                second.valid.eq(Cat(opposite_written) | Mux(is_r, s.full, r.full).replicate(lanes)),
-            ]
+            m.d.sync += [stages.eq(Cat(moves & ~executes, stages)), second.eq(first)]
             for lane in range(lanes):
                 for k in range(count):
                     # Against S's rows, or R's against the tuple; `contains` of a band is what both mean.
                     ways = [
                         (point >= lo, point <= hi, point == lo)
                         for point, lo, hi in (
-                            (now.lo[k], boxes[lane].lo[k], boxes[lane].hi[k]),
-                            (points[lane].lo[k], now.lo[k], now.hi[k]),
+                            (first.message.lo[k], boxes[lane].lo[k], boxes[lane].hi[k]),
+                            (points[lane].lo[k], first.message.lo[k], first.message.hi[k]),
                         )
                     ]
                     for name, one, other in zip(COMPARISONS, *ways):
-                        m.d.sync += outcomes[lane][k][name].eq(Mux(door.against_s, one, other))
+                        m.d.sync += outcomes[lane][k][name].eq(Mux(first.against_s, one, other))
 
         # Stage 3: the tuples met that make a pair.
         met_layout = data.StructLayout(carried | {"derives": 1, "forwards": 1, "mask": lanes})
@@ -325,7 +360,6 @@ class OpBlock(wiring.Component):
         chosen = Cat(self._predicate(outcomes[lane], program) for lane in range(lanes))
         with m.If(go):
             m.d.sync += [
-                stages[1].eq(stages[0]),
                 *(third[name].eq(second[name]) for name in carried),
                 third.derives.eq(second.filters | program.composing),  # what was met becomes a message
                 third.forwards.eq(second.last & ~(second.filters & ~program.keep)),
@@ -353,14 +387,14 @@ class OpBlock(wiring.Component):
         m.d.comb += coming.eq(Mux(spared, spare, third))
         with m.If(~spared):
             m.d.sync += spare.eq(third)
-        with m.If(~stages[2] | finishes):
+        with m.If(~putting_out | finishes):
             m.d.sync += [
-                *(stages[2].eq(spared | stages[1]), spared.eq(0), fourth.eq(coming)),
-                *(some.eq((spared | stages[1]) & coming.mask.any()), more.eq(coming_rest.any())),
+                *(putting_out.eq(spared | stages[-1]), spared.eq(0), fourth.eq(coming)),
+                *(some.eq((spared | stages[-1]) & coming.mask.any()), more.eq(coming_rest.any())),
                 met_at.eq(met_place(coming, coming_first)),
             ]
         with m.Else():
-            with m.If(stages[1]):
+            with m.If(stages[-1]):
                 m.d.sync += spared.eq(1)
             with m.If(turn):
                 m.d.sync += [
@@ -397,7 +431,7 @@ class OpBlock(wiring.Component):
             queue.w_data.eq(found),
             queue.w_en.eq(to_queue & sent),
             self.found.eq(to_queue & turn),
-            self.downstream.valid.eq(stages[2] & to_chain & room),
+            self.downstream.valid.eq(putting_out & to_chain & room),
             self.results.payload.eq(queue.r_data),
             self.results.valid.eq(queue.r_rdy),
             queue.r_en.eq(self.results.ready),
@@ -442,7 +476,7 @@ class OpBlock(wiring.Component):
         m.d.sync += [
             tally.scans.eq(self.tally_in.scans + (moves & probes)),
             tally.lost.eq(self.tally_in.lost + lost),
-            tally.stalled.eq(self.tally_in.stalled | (stages[2] & some & ~finishes)),
+            tally.stalled.eq(self.tally_in.stalled | (putting_out & some & ~finishes)),
         ]
         return m
 
