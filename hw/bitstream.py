@@ -94,9 +94,9 @@ class Plan:
         """The digest of all that the build depends on."""
         board = self.board
         is_open = board.family in boards.OPEN
-        synthesis = route.synthesis(board.family) if is_open else vendor.flow(board).synthesis
+        flow = route.flow(board.family) if is_open else (vendor.flow(board).synthesis,)
         numbers = [f"{self.mhz:g}", f"{self.baud}", f"{self.seeds}"]
-        options = [synthesis, board.name, board.chip, *board.nextpnr, *numbers]
+        options = [*flow, board.name, board.chip, *board.nextpnr, *numbers]
         versions = [part for item in sorted(self.tools.items()) for part in item]
         files = [part for item in sorted(self.constraints.items()) for part in item]
         digest = hashlib.sha256()

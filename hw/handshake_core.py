@@ -20,6 +20,7 @@ from amaranth.lib.wiring import In, Out
 from . import fan
 from .dimension import Dimension
 from .errors import ParameterError
+from .lowest import lowest
 from .parameters import Parameters
 from .segment import DISTRIBUTED, Segment
 from .socket import box_layout, point_layout
@@ -183,7 +184,6 @@ class HandshakeCore(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         command = self.command
-        lanes = range(self._lanes)
         r = self._rows(m, "r")
         s = self._rows(m, "s")
         m.submodules.comparators = comparators = Stamp(Comparators, self._parameters.dims, self._lanes)
@@ -227,12 +227,7 @@ class HandshakeCore(wiring.Component):
         valid = Signal()
         stamp = Signal(command.stamp.shape(), reset_less=True)
         results = self.results
-        lowest = Signal(range(self._lanes))
-        rest = Signal(self._lanes)
-        for lane in reversed(lanes):
-            m.d.comb += rest[lane].eq(leaving[lane] & leaving[:lane].any())
-            with m.If(leaving[lane]):
-                m.d.comb += lowest.eq(lane)
+        lane, rest = lowest(m, leaving, "leaving")
         with m.If(~valid | (results.ready & ~rest.any())):
             m.d.sync += [valid.eq(waiting), read.eq(read + waiting), stamp.eq(head.data.stamp)]
             if self._lanes > 1:
@@ -243,7 +238,7 @@ class HandshakeCore(wiring.Component):
             m.d.comb += write.data.mask.eq(mask)
         m.d.comb += [
             *(results.payload[name].eq(stamp[name]) for name in stamp.shape().members),
-            results.payload.lane.eq(lowest),
+            results.payload.lane.eq(lane),
             results.payload.core.eq(self.number),
             results.valid.eq(valid),
             self.found.eq(valid & results.ready),

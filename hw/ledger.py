@@ -38,8 +38,8 @@ class Ledger(wiring.Component):
     Latency: `LATENCY` cycles. Throughput: one pair per cycle.
     """
 
-    LATENCY = 5
-    EVICTION = 3
+    LATENCY = 6
+    EVICTION = 4
 
     def __init__(self, parameters: Parameters):
         self._parameters = parameters
@@ -95,7 +95,8 @@ class Ledger(wiring.Component):
             lookups[side] = ids.read_port()
             with m.If(getattr(self, f"enter_{side}")):
                 m.d.sync += newest[side].eq(newest[side] + 1)
-            leaving = Signal(name=f"{side}_leaving")
+            leaving = Signal(2, name=f"{side}_leaving")
+            oldest_id = Signal(ID_WIDTH, name=f"{side}_oldest", reset_less=True)
             evicted = getattr(self, f"evicted_{side}")
             m.d.comb += [
                 write.addr.eq(newest[side]),
@@ -104,9 +105,10 @@ class Ledger(wiring.Component):
                 oldest.addr.eq(newest[side] - p.capacity),
             ]
             m.d.sync += [
-                leaving.eq(entered[side] & self.evict),
-                evicted.valid.eq(leaving),
-                evicted.id.eq(oldest.data),
+                leaving.eq(Cat(entered[side] & self.evict, leaving)),
+                oldest_id.eq(oldest.data),
+                evicted.valid.eq(leaving[-1]),
+                evicted.id.eq(oldest_id),
             ]
         m.d.comb += [
             step_write.en.eq(entered["r"] | entered["s"]),
@@ -118,7 +120,8 @@ class Ledger(wiring.Component):
         ]
 
         # Meetings, a register after each memory and each sum: the step, the tuples that the first core had
-        # then, those of the meeting's core, and the two that met.
+        # then, those of the meeting's core, and the two that met. A block RAM takes most of a cycle to
+        # answer: with another register behind it, the first one can lie beside it.
         step_read = step_memory.read_port()
         move = Signal()
         meeting = self.meetings.payload
@@ -129,6 +132,7 @@ class Ledger(wiring.Component):
         step = Signal(step_layout, reset_less=True)
         first = {side: Signal(places, name=f"{side}_first", reset_less=True) for side in "rs"}
         r_probes = Signal(reset_less=True)
+        answer = Signal(PAIR_LAYOUT, reset_less=True)
         pair = Signal(PAIR_LAYOUT, reset_less=True)
         m.d.comb += [
             move.eq(~valid[-1] | self.pairs.ready),
@@ -153,8 +157,9 @@ class Ledger(wiring.Component):
                 first["r"].eq(step.newest_r - offset[1]),
                 first["s"].eq(step.first_s + offset[1]),
                 r_probes.eq(step.r_probes),
-                pair.r_id.eq(lookups["r"].data),
-                pair.s_id.eq(lookups["s"].data),
+                answer.r_id.eq(lookups["r"].data),
+                answer.s_id.eq(lookups["s"].data),
+                pair.eq(answer),
             ]
         for epoch in range(2):
             held = [valid[stage] & (epochs[stage] == epoch) for stage in range(len(epochs))]

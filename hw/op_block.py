@@ -2,15 +2,15 @@
 
 ::
 
-                               results (pairs, composites)
+                      results (pairs, composites)
                                    ^
-             +---------------------|---------------+
-             |        [ segments x predicate ] [ queue ]
-             |              |            |         |
-  upstream ->| [ skid ] -> compare -> decide -> put out |-> downstream
-             |      |
-             |  [ decoder ] program
-             +-------------------------------------+
+             +---------------------|------------------------+
+             |      [ segments x predicate ]   [ queue ]    |
+             |                |        |           |        |
+  upstream ->| [skid] door compare  decide [spare] put out  |-> downstream
+             |         |                                    |
+             |     [ decoder ] program                      |
+             +----------------------------------------------+
 
 Every message visits every block, in one order: tuples, tokens and instructions alike.
 """
@@ -20,7 +20,18 @@ from amaranth.lib import data, fifo, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .dimension import Dimension, Test
-from .instruction import BLOCK_WIDTH, CHANNEL_WIDTH, COMPOSITE_ID_LAYOUT, PRODUCTS, TESTS, Opcode, Part, Role
+from .instruction import (
+    BLOCK_WIDTH,
+    CHANNEL_WIDTH,
+    COMPOSITE_ID_LAYOUT,
+    INSTRUCTION_LAYOUT,
+    PRODUCTS,
+    TESTS,
+    Opcode,
+    Part,
+    Role,
+)
+from .lowest import lowest
 from .op_decoder import OpDecoder
 from .parameters import Parameters
 from .segment import DISTRIBUTED
@@ -30,9 +41,10 @@ from .socket import COMPOSITE_LAYOUT, ID_WIDTH, QUERY_WIDTH, Kind
 #: A pair as blocks put it out. `composite.id` means something if `is_composite`.
 FOUND_LAYOUT = data.StructLayout({"is_composite": 1, "query": QUERY_WIDTH, "composite": COMPOSITE_LAYOUT})
 HORIZON_LAYOUT = data.StructLayout({"valid": 1, "id": ID_WIDTH})
-#: Laps around a segment after which a stored tuple's place is used again. While the pairs of a tuple are on
-#: their way one more tuple can be stored, and never a second.
-LAPS = 2
+#: How many tuples can be stored at most while the pairs of one are on their way.
+_MEANWHILE = 3
+#: What a side's tuples and horizons are called.
+SIDES = ((Kind.R, Kind.HORIZON_R), (Kind.S, Kind.HORIZON_S))
 #: What is compared of a point and a box; every test is made of these.
 COMPARISONS = (Test.AT_LEAST.value, Test.AT_MOST.value, Test.EQUAL.value)
 
@@ -53,11 +65,11 @@ def tally_layout(cores: int) -> data.StructLayout:
 class Window:
     """Where one side's next tuple goes, and which places hold one."""
 
-    def __init__(self, m: Module, side: str, lanes: int, depth: int):
+    def __init__(self, m: Module, side: str, lanes: int, depth: int, laps: int):
         self._m, self._lanes, self._depth = m, lanes, depth
         self.row = Signal(range(depth), name=f"{side}_row")
         self.lane = Signal(range(lanes), name=f"{side}_lane")
-        self.lap = Signal(range(LAPS), name=f"{side}_lap")  # one of two: the other is the one before
+        self.lap = Signal(range(laps), name=f"{side}_lap")  # as many rounds ago a place is used again
         self.full = Signal(name=f"{side}_full")
         self.seen = Signal(BLOCK_WIDTH, name=f"{side}_seen")  # tuples since the last that was at position 0
         self.horizon = Signal(HORIZON_LAYOUT, name=f"{side}_horizon")
@@ -79,7 +91,7 @@ class Window:
             with m.If(self.row != self._depth - 1):
                 m.d.sync += self.row.eq(self.row + 1)
             with m.Else():
-                m.d.sync += [self.row.eq(0), self.lap.eq(~self.lap), self.full.eq(1)]
+                m.d.sync += [self.row.eq(0), self.lap.eq(self.lap + 1), self.full.eq(1)]
 
     def written(self, row: Value, lane: int) -> Value:
         """Whether a place was written since the last time around."""
@@ -90,18 +102,26 @@ class OpBlock(wiring.Component):
     """A block of the chain; `address` is its number.
 
     A tuple that probes takes `depth = segment / lanes` cycles, every other message one. Instructions for
-    this block and flushes wait, two cycles at most, until the tuples before them are done. What was found is
-    queued before the message behind it goes on; a mark then does not wait for the queue, the tail does. Each
-    pair takes one cycle on the way out, and a composite, or a tuple that is put out beside the one it was
-    made from, one more message.
+    this block and flushes wait, four cycles at most, until the tuples before them are done; a tuple right
+    behind an instruction waits one. What was found is queued before the message behind it goes on; a mark then
+    does not wait for the queue, the tail does. No path goes through a block: the stages before the last move
+    unless its spare place is taken.
 
-    Latency: 3 cycles from `upstream` to `downstream`, and `depth - 1` more for a tuple that probes; 4 cycles
-    from `upstream` to `results` for a pair in the first row.
+    Each pair takes one cycle on the way out, and a composite, or a tuple that is put out beside the one it
+    was made from, one more message.
+
+    Latency: `latency(parameters)` cycles from `upstream` to `downstream`, and `depth - 1` more for a tuple
+    that probes; one more than `latency` from `upstream` to `results` for a pair in the first row.
     Throughput: one message per cycle, a tuple that probes every `depth` cycles.
     """
 
+    #: All blocks are alike, and are mapped once.
+    KEPT = True
+
     def __init__(self, parameters: Parameters):
         self._p = parameters
+        # Two laps, or four if two are over too soon: a power of two, so that they count by themselves.
+        self._laps = 2 if parameters.segment >= _MEANWHILE else 4
         message = message_layout(parameters.dims)
         tally = tally_layout(parameters.cores)
         super().__init__(
@@ -116,6 +136,11 @@ class OpBlock(wiring.Component):
             }
         )
 
+    @staticmethod
+    def latency(parameters: Parameters) -> int:
+        """Cycles that a message spends in a block that does nothing else."""
+        return 5 if parameters.segment == parameters.lanes else 6
+
     def elaborate(self, platform):
         m = Module()
         p = self._p
@@ -128,54 +153,92 @@ class OpBlock(wiring.Component):
         program = decoder.program
         role = program.role
 
-        # Stage 1: a message at the door, and the row that it meets.
-        now = skid.output.payload
-        go = Signal()  # the stages move on
-        stages = Signal(2)  # which of the later two hold something
+        # Stage 1: a message at the door, and what it is to this block's program. Behind an instruction for
+        # this block only another one may follow at once: what that is does not depend on the program.
+        come = skid.output.payload
+        on_first = come.channel == program.r_channel
+        on_second = come.channel == program.s_channel
+        tokens = [Cat(come.kind == kind, come.kind == horizon) for kind, horizon in SIDES]
+        door_layout = data.StructLayout(
+            {
+                "message": message,
+                "here": 2,  # an R tuple, an S tuple, of the join
+                "horizon": 2,
+                "filtered": 1,
+                "certain": 1,
+                "against_s": 1,  # the tuple is a point
+                "aimed": 1,  # an instruction for this block
+                "flushes": 1,
+                "waits": 1,  # until the tuples before it are done: either of the two
+            }
+        )
+        door = Signal(door_layout, reset_less=True)
+        at_door = Signal()
+        leaves = Signal()  # stage 1, with the last row
+        m.d.comb += skid.output.ready.eq(
+            ~at_door | (leaves & ~(door.aimed & (come.kind != Kind.INSTRUCTION)))
+        )
+        with m.If(skid.output.ready):
+            m.d.sync += at_door.eq(skid.output.valid)
+        with m.Elif(leaves):
+            m.d.sync += at_door.eq(0)
+        with m.If(skid.output.ready):
+            instruction = data.View(INSTRUCTION_LAYOUT, come.id[: INSTRUCTION_LAYOUT.size])
+            joins = role == Role.JOIN
+            aimed = (come.kind == Kind.INSTRUCTION) & (instruction.block == self.address)
+            m.d.sync += [
+                door.message.eq(come),
+                door.here.eq(Cat(joins & on_first & tokens[0][0], joins & on_second & tokens[1][0])),
+                door.horizon.eq(Cat(on_first & tokens[0][1], on_second & tokens[1][1])),
+                door.filtered.eq(
+                    ((role == Role.SELECT) | (role == Role.PROJECT))
+                    & on_first
+                    & Mux(program.side, tokens[1].any(), tokens[0].any())
+                ),
+                door.certain.eq(~((role == Role.SELECT) & (tokens[0][0] | tokens[1][0]))),
+                door.against_s.eq(Mux(role == Role.SELECT, ~program.side, tokens[0][0])),
+                door.aimed.eq(aimed),
+                door.flushes.eq(come.kind == Kind.FLUSH),
+                door.waits.eq(aimed | (come.kind == Kind.FLUSH)),
+            ]
+
+        # Stage 1, one row after another. Every later stage moves when this one may.
+        now = door.message
+        go = Signal()
+        # Which of the later ones hold something: rows read from RAM, comparisons, decisions; and the last.
+        stages = Signal(2 if depth == 1 else 3)
+        putting_out = Signal()
+        spared = Signal()
         row = Signal(range(depth))
-        r, s = (Window(m, name, lanes, depth) for name in "rs")
-        is_r, is_s = now.kind == Kind.R, now.kind == Kind.S
-        r_here = Signal()
-        s_here = Signal()
-        probes = Signal()
-        filtered = Signal()
+        r, s = (Window(m, name, lanes, depth, self._laps) for name in "rs")
+        is_r = now.kind == Kind.R
+        r_here, s_here = door.here
+        probes = door.here.any()
         instruction = decoder.instruction
         executes = Signal()
-        flushes = Signal()
-        leaves = Signal()  # stage 1, with the last row
-        on_first = now.channel == program.r_channel
-        tokens = (is_r | (now.kind == Kind.HORIZON_R), is_s | (now.kind == Kind.HORIZON_S))
+        last_row = ~probes | (row == depth - 1)
+        # Nothing is in the later stages but instructions that go on, which no program changes.
+        settled = Signal()
+        moves = at_door & go & (~door.waits | settled)
+        m.d.sync += settled.eq(~(stages.any() | putting_out | spared | (moves & ~door.aimed)))
         m.d.comb += [
-            r_here.eq((role == Role.JOIN) & is_r & on_first),
-            s_here.eq((role == Role.JOIN) & is_s & (now.channel == program.s_channel)),
-            probes.eq(r_here | s_here),
-            filtered.eq(
-                ((role == Role.SELECT) | (role == Role.PROJECT))
-                & on_first
-                & Mux(program.side, tokens[1], tokens[0])
-            ),
-            executes.eq((now.kind == Kind.INSTRUCTION) & (instruction.block == self.address) & decoder.legal),
-            flushes.eq(now.kind == Kind.FLUSH),
+            go.eq(~spared),
+            executes.eq(door.aimed & decoder.legal),
             decoder.address.eq(self.address),
             Value.cast(instruction).eq(now.id),
             decoder.run.eq(leaves & executes),
+            leaves.eq(moves & last_row),
         ]
-        last_row = ~probes | (row == depth - 1)
-        moves = skid.output.valid & go & ~((executes | flushes) & stages.any())
-        m.d.comb += [leaves.eq(moves & last_row), skid.output.ready.eq(leaves)]
         if depth > 1:
             with m.If(moves & probes):
                 m.d.sync += row.eq(Mux(last_row, 0, row + 1))
 
         # Instructions, and tokens that the block takes note of.
-        with m.If(leaves & (flushes | (executes & decoder.clears))):
+        with m.If(leaves & (door.flushes | (executes & decoder.clears))):
             r.clear()
             s.clear()
-        for window, kind, channel in (
-            (r, Kind.HORIZON_R, program.r_channel),
-            (s, Kind.HORIZON_S, program.s_channel),
-        ):
-            with m.If(leaves & (now.kind == kind) & (now.channel == channel)):
+        for window, known in zip((r, s), door.horizon):
+            with m.If(leaves & known):
                 m.d.sync += [window.horizon.valid.eq(1), window.horizon.id.eq(now.id)]
 
         # Of each side's tuples, this block stores its share. A SELECT's constants are stored like a tuple
@@ -190,10 +253,9 @@ class OpBlock(wiring.Component):
             with m.If(store):
                 window.advance()
             stores.append(store)
-        points = self._rows(m, "r", ("lo",), r, row, stores[0], constants & instruction.operands.select.side)
-        boxes = self._rows(
-            m, "s", ("lo", "hi"), s, row, stores[1], constants & ~instruction.operands.select.side
-        )
+        side = instruction.operands.select.side
+        points = self._rows(m, "r", ("lo",), now, r, row, stores[0], constants & side)
+        boxes = self._rows(m, "s", ("lo", "hi"), now, s, row, stores[1], constants & ~side)
 
         # What a pair is made of is kept apart from what is compared, longer, and read one at a time.
         def place(of_s, lap, at_row, at_lane):
@@ -220,7 +282,7 @@ class OpBlock(wiring.Component):
         met = kept.read_port(domain="comb")
 
         # What is overwritten leaves its window.
-        m.d.comb += oldest.addr.eq(place(s_here, ~here[0], here[1], here[2]))
+        m.d.comb += oldest.addr.eq(place(s_here, (here[0] - 1)[: len(r.lap)], here[1], here[2]))
         evicted = Signal(data.StructLayout({"valid": 1, "of_s": 1, "id": ID_WIDTH}))
         m.d.sync += [
             evicted.valid.eq(Mux(s_here, stores[1] & s.full, stores[0] & r.full)),
@@ -230,114 +292,146 @@ class OpBlock(wiring.Component):
         horizon = Mux(evicted.of_s, s.horizon.as_value(), r.horizon.as_value())
         horizon = data.View(HORIZON_LAYOUT, horizon)
         live = horizon.valid & ((evicted.id - horizon.id)[:ID_WIDTH].as_signed() >= 0)
-        lost = evicted.valid & (live | Mux(evicted.of_s, program.strict_s, program.strict_r))
+        lost = Signal()
+        m.d.sync += lost.eq(evicted.valid & (live | Mux(evicted.of_s, program.strict_s, program.strict_r)))
 
-        # Stage 2: the outcome of every comparison.
+        # Stage 2: the outcome of every comparison. Rows that are read from RAM wait for it in a stage before.
         opposite_written = [Mux(is_r, s.written(row, lane), r.written(row, lane)) for lane in range(lanes)]
-        against_s = Mux(role == Role.SELECT, ~program.side, is_r)  # the tuple is a point
+        carried = {
+            "message": message,
+            "joins": 1,
+            "filters": 1,
+            "row": row.shape(),
+            "lap": r.lap.shape(),
+            "written": lanes,
+        }
+        compared = data.StructLayout(carried | {"last": 1, "certain": 1, "valid": lanes, "against_s": 1})
+        first = Signal(compared, reset_less=depth > 1)
+        second = Signal(compared, reset_less=True)
+        asks = [
+            first.message.eq(now),
+            first.last.eq(last_row),
+            first.joins.eq(probes),
+            first.filters.eq(door.filtered),
+            first.certain.eq(door.certain),
+            first.against_s.eq(door.against_s),
+            first.row.eq(row),
+            first.lap.eq(Mux(is_r, s.lap, r.lap)),
+            first.written.eq(Cat(opposite_written)),
+            first.valid.eq(Cat(opposite_written) | Mux(is_r, s.full, r.full).replicate(lanes)),
+        ]
+        if depth == 1:
+            m.d.comb += asks
+        else:
+            shown = [
+                [
+                    Signal.like(rows[lane], name=f"{side}_shown_{lane}", reset_less=True)
+                    for lane in range(lanes)
+                ]
+                for side, rows in (("r", points), ("s", boxes))
+            ]
+            with m.If(go):
+                m.d.sync += asks
+                m.d.sync += [
+                    copy.eq(row)
+                    for copies, rows in zip(shown, (points, boxes))
+                    for copy, row in zip(copies, rows)
+                ]
+            points, boxes = shown
         outcome_shape = data.ArrayLayout(data.StructLayout(dict.fromkeys(COMPARISONS, 1)), count)
-        carried = data.StructLayout(
-            {
-                "message": message,
-                "last": 1,
-                "joins": 1,
-                "filters": 1,
-                "certain": 1,  # passes whatever the predicate says
-                "row": row.shape(),
-                "lap": r.lap.shape(),
-                "written": lanes,
-            }
-        )
-        second = Signal(carried, reset_less=True)
-        third = Signal(carried, reset_less=True)
-        valid = Signal(lanes)
         outcomes = [Signal(outcome_shape, name=f"outcomes_{lane}", reset_less=True) for lane in range(lanes)]
         with m.If(go):
-            m.d.sync += [
-                stages.eq(Cat(moves & ~executes, stages[0])),
-                second.message.eq(now),
-                second.last.eq(last_row),
-                second.joins.eq(probes),
-                second.filters.eq(filtered),
-                second.certain.eq(~((role == Role.SELECT) & (is_r | is_s))),
-                second.row.eq(row),
-                second.lap.eq(Mux(is_r, s.lap, r.lap)),
-                second.written.eq(Cat(opposite_written)),
-                valid.eq(Cat(opposite_written) | Mux(is_r, s.full, r.full).replicate(lanes)),
-                third.eq(second),
-            ]
+            m.d.sync += [stages.eq(Cat(moves & ~executes, stages)), second.eq(first)]
             for lane in range(lanes):
                 for k in range(count):
                     # Against S's rows, or R's against the tuple; `contains` of a band is what both mean.
                     ways = [
                         (point >= lo, point <= hi, point == lo)
                         for point, lo, hi in (
-                            (now.lo[k], boxes[lane].lo[k], boxes[lane].hi[k]),
-                            (points[lane].lo[k], now.lo[k], now.hi[k]),
+                            (first.message.lo[k], boxes[lane].lo[k], boxes[lane].hi[k]),
+                            (points[lane].lo[k], first.message.lo[k], first.message.hi[k]),
                         )
                     ]
                     for name, one, other in zip(COMPARISONS, *ways):
-                        m.d.sync += outcomes[lane][k][name].eq(Mux(against_s, one, other))
+                        m.d.sync += outcomes[lane][k][name].eq(Mux(first.against_s, one, other))
 
-        # Stage 3: the tuples met that make a pair, one after another; then the message itself.
-        mask = Signal(lanes)
+        # Stage 3: the tuples met that make a pair.
+        met_layout = data.StructLayout(carried | {"derives": 1, "forwards": 1, "mask": lanes})
+        third = Signal(met_layout, reset_less=True)
         chosen = Cat(self._predicate(outcomes[lane], program) for lane in range(lanes))
+        with m.If(go):
+            m.d.sync += [
+                *(third[name].eq(second[name]) for name in carried),
+                third.derives.eq(second.filters | program.composing),  # what was met becomes a message
+                third.forwards.eq(second.last & ~(second.filters & ~program.keep)),
+                third.mask.eq(
+                    Mux(second.joins, chosen & second.valid, second.filters & (second.certain | chosen[0]))
+                ),
+            ]
+
+        # Stage 4: these one after another; then the message itself. What comes while it waits is spared.
+        def met_place(entry, lane: Value) -> Value:
+            lap = (entry.lap - ~entry.written.bit_select(lane, 1))[: len(entry.lap)]
+            return place(entry.message.kind == Kind.R, lap, entry.row, lane)
+
+        fourth = Signal(met_layout, reset_less=True)
+        spare = Signal(met_layout, reset_less=True)
+        coming = Signal(met_layout)
+        coming_first, coming_rest = lowest(m, coming.mask, "coming")
+        _, rest = lowest(m, fourth.mask, "fourth")
+        next_first, next_rest = lowest(m, rest, "next")
+        met_at = Signal(len(address), reset_less=True)
         some = Signal()
         more = Signal()
         turn = Signal()  # one that was met is done with
         finishes = Signal()
-        rest = mask & (mask - 1)
-        with m.If(go):
-            m.d.sync += mask.eq(
-                Mux(second.joins, chosen & valid, second.filters & (second.certain | chosen[0]))
-                & stages[0].replicate(lanes)
-            )
-        with m.Elif(turn):
-            m.d.sync += mask.eq(rest)
-        lowest = Signal(range(lanes))
-        for lane in reversed(range(lanes)):
-            with m.If(mask[lane]):
-                m.d.comb += lowest.eq(lane)
+        m.d.comb += coming.eq(Mux(spared, spare, third))
+        with m.If(~spared):
+            m.d.sync += spare.eq(third)
+        with m.If(~putting_out | finishes):
+            m.d.sync += [
+                *(putting_out.eq(spared | stages[-1]), spared.eq(0), fourth.eq(coming)),
+                *(some.eq((spared | stages[-1]) & coming.mask.any()), more.eq(coming_rest.any())),
+                met_at.eq(met_place(coming, coming_first)),
+            ]
+        with m.Else():
+            with m.If(stages[-1]):
+                m.d.sync += spared.eq(1)
+            with m.If(turn):
+                m.d.sync += [
+                    *(fourth.mask.eq(rest), some.eq(more), more.eq(next_rest.any())),
+                    met_at.eq(met_place(fourth, next_first)),
+                ]
 
         m.submodules.queue = queue = fifo.SyncFIFO(width=FOUND_LAYOUT.size, depth=p.buffer)
-        derives = Signal()  # what was met becomes a message
-        forwards = Signal()
-        was_r = third.message.kind == Kind.R
-        lap = third.lap ^ ~third.written.bit_select(lowest, 1)
-        m.d.comb += [
-            some.eq(mask.any()),
-            more.eq(rest.any()),
-            derives.eq(third.filters | program.composing),
-            forwards.eq(third.last & ~(third.filters & ~program.keep)),
-            met_id.addr.eq(place(was_r, lap, third.row, lowest)),
-            met.addr.eq(met_id.addr),
-        ]
+        was_r = fourth.message.kind == Kind.R
+        derives, forwards = fourth.derives, fourth.forwards
+        m.d.comb += [met_id.addr.eq(met_at), met.addr.eq(met_at)]
         number = Signal(COMPOSITE_ID_LAYOUT["number"].shape)
         found = Signal(FOUND_LAYOUT)
         m.d.comb += [
             found.is_composite.eq(program.composing),
             found.query.eq(program.query),
             found.composite.id.eq(Cat(number, self.address)),
-            found.composite.r_id.eq(Mux(was_r, third.message.id, met_id.data)),
-            found.composite.s_id.eq(Mux(was_r, met_id.data, third.message.id)),
+            found.composite.r_id.eq(Mux(was_r, fourth.message.id, met_id.data)),
+            found.composite.s_id.eq(Mux(was_r, met_id.data, fourth.message.id)),
         ]
-        to_queue = some & third.joins
+        to_queue = some & fourth.joins
         room = ~to_queue | queue.w_rdy
         to_chain = Mux(some, derives | (forwards & ~more), forwards)
         sent = self.downstream.ready | ~to_chain
         m.d.comb += [
-            go.eq(~stages[1] | finishes),
             turn.eq(some & room & sent),
             finishes.eq(Mux(some, turn & ~more & ~(derives & forwards), sent)),
             queue.w_data.eq(found),
             queue.w_en.eq(to_queue & sent),
             self.found.eq(to_queue & turn),
-            self.downstream.valid.eq(stages[1] & to_chain & room),
+            self.downstream.valid.eq(putting_out & to_chain & room),
             self.results.payload.eq(queue.r_data),
             self.results.valid.eq(queue.r_rdy),
             queue.r_en.eq(self.results.ready),
         ]
-        with m.If(leaves & (flushes | executes)):
+        with m.If(leaves & (door.flushes | executes)):
             m.d.sync += number.eq(0)
         with m.Elif(to_queue & turn & program.composing):
             m.d.sync += number.eq(number + 1)
@@ -345,16 +439,16 @@ class OpBlock(wiring.Component):
         # What goes downstream: the message, or what is made of it and of what it met.
         out = self.downstream.payload
         made = some & derives
-        composite = third.joins
+        composite = fourth.joins
         m.d.comb += [
-            out.kind.eq(Mux(made & composite, Kind.R, third.message.kind)),
-            out.channel.eq(Mux(made, program.target, third.message.channel)),
-            out.id.eq(Mux(made & composite, found.composite.id, third.message.id)),
+            out.kind.eq(Mux(made & composite, Kind.R, fourth.message.kind)),
+            out.channel.eq(Mux(made, program.target, fourth.message.channel)),
+            out.id.eq(Mux(made & composite, found.composite.id, fourth.message.id)),
         ]
         width = p.dims[0].width
         lows, highs = [], []
         for k in range(count):
-            own, other = third.message.lo[k], met.data.lo[k]
+            own, other = fourth.message.lo[k], met.data.lo[k]
             low = Signal(width, name=f"low_{k}")
             m.d.comb += low.eq(own)
             with m.If(made & composite):
@@ -364,9 +458,9 @@ class OpBlock(wiring.Component):
                     with m.Case(Part.S_LO):
                         m.d.comb += low.eq(Mux(was_r, other, own))
                     with m.Case(Part.S_HI):
-                        m.d.comb += low.eq(Mux(was_r, met.data.hi[k], third.message.hi[k]))
+                        m.d.comb += low.eq(Mux(was_r, met.data.hi[k], fourth.message.hi[k]))
             lows.append(low)
-            highs.append(third.message.hi[k])
+            highs.append(fourth.message.hi[k])
         for k in range(count):
             route = Mux(made, program.routes[k], Const(k, len(program.routes[k])))
             for bound, values in ((out.lo[k], lows), (out.hi[k], highs)):
@@ -377,15 +471,14 @@ class OpBlock(wiring.Component):
         m.d.sync += [
             tally.scans.eq(self.tally_in.scans + (moves & probes)),
             tally.lost.eq(self.tally_in.lost + lost),
-            tally.stalled.eq(self.tally_in.stalled | (stages[1] & some & ~finishes)),
+            tally.stalled.eq(self.tally_in.stalled | (putting_out & some & ~finishes)),
         ]
         return m
 
-    def _rows(self, m: Module, name: str, bounds, window: Window, row: Value, store: Value, constants: Value):
+    def _rows(self, m: Module, name: str, bounds, now, window: Window, row: Value, store: Value, constants):
         """A side's tuples as they are compared: one per lane, of row `row`."""
         p = self._p
         depth = p.segment // p.lanes
-        now = m.submodules.skid.output.payload
         shape = data.StructLayout({bound: now[bound].shape() for bound in bounds})
         shown = []
         for lane in range(p.lanes):

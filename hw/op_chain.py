@@ -38,7 +38,7 @@ class OpChain(wiring.Component):
     - `latency(parameters, block)` cycles pass from a tuple's transfer on `tuples` to a pair on `results`, if
       the two meet in the first row of that block, and one more for each level of the tree in which the turn
       was another block's;
-    - a flush or an instruction takes one cycle, and at most 2 more if tuples are right ahead of it;
+    - a flush or an instruction takes one cycle, and at most 5 more if tuples are right around it;
     - a mark comes out `mark_latency(parameters)` cycles after its transfer when the chain is idle.
 
     `steps` counts the rows that tuples met, divided by `cores`: a block that selects, projects or lets pass
@@ -53,7 +53,8 @@ class OpChain(wiring.Component):
     def latency(parameters: Parameters, block: int = 0) -> int:
         """Cycles from a tuple's transfer to its pair with one in the first row of `block`, where all join."""
         depth = parameters.segment // parameters.lanes
-        return 4 + (2 + depth) * block + Gather.levels(parameters.cores)
+        inside = OpBlock.latency(parameters)
+        return inside + 1 + (inside - 1 + depth) * block + Gather.levels(parameters.cores)
 
     @staticmethod
     def flush_cycles(parameters: Parameters) -> int:
@@ -63,7 +64,7 @@ class OpChain(wiring.Component):
     @staticmethod
     def mark_latency(parameters: Parameters) -> int:
         """Cycles from the transfer of a mark until it is on `results`, through a chain with nothing in it."""
-        return 3 * parameters.cores + 2 + OpChain._quiet(parameters)
+        return OpBlock.latency(parameters) * parameters.cores + 2 + OpChain._quiet(parameters)
 
     @staticmethod
     def _quiet(parameters: Parameters) -> int:

@@ -86,6 +86,7 @@ class _Family:
     synthesis: str  #: yosys' commands that map the module {top}
     constraints: Callable[[str], list[str]]  #: options that read constraints from a file
     output: str  #: option that writes what is packed
+    placement: tuple[str, ...]  #: nextpnr's options for every design
     #: Cells in nextpnr's utilisation that are LUTs of any use, then what takes some of them for RAM and how
     #: many, flip-flops, block RAMs.
     luts: tuple[str, ...]
@@ -100,6 +101,8 @@ _FAMILIES = {
         synthesis=SYNTHESIS["ecp5"],
         constraints=lambda file: ["--lpf", file] if file else ["--lpf-allow-unconstrained"],
         output="--textcfg",
+        # What a block RAM answers is late: more than the usual weight brings the register behind it near.
+        placement=("--placer-heap-timingweight", "40"),
         luts=("TRELLIS_COMB",),
         ram=("TRELLIS_RAMW", 4),
         flip_flops=("TRELLIS_FF",),
@@ -110,6 +113,7 @@ _FAMILIES = {
         synthesis="synth_gowin -family gw5a -top {top}\n",
         constraints=lambda file: ["--vopt", f"cst={file}"] if file else [],
         output="--write",
+        placement=(),
         luts=("LUT4",),
         ram=("RAM16SDP4", 4),
         flip_flops=("DFF",),
@@ -118,9 +122,9 @@ _FAMILIES = {
 }
 
 
-def synthesis(family: str) -> str:
-    """Yosys' commands that map the module {top} for a family."""
-    return _FAMILIES[family].synthesis
+def flow(family: str) -> tuple[str, ...]:
+    """Yosys' commands and nextpnr's options for all designs of a family: routes depend on them."""
+    return (_FAMILIES[family].synthesis, *_FAMILIES[family].placement)
 
 
 def synthesise(
@@ -133,7 +137,7 @@ def synthesise(
 ) -> Path:
     """The netlist of the module `top`, which `place` reads."""
     (folder / "top.v").write_text(verilog)
-    commands = synthesis(chip.family).format(top=top)
+    commands = _FAMILIES[chip.family].synthesis.format(top=top)
     tools.run_yosys(f"read_verilog top.v\n{commands}write_json netlist.json\n", cwd=folder, watch=watch)
     return folder / "netlist.json"
 
@@ -161,7 +165,7 @@ def place(
         *chip.options,
         *("--json", netlist.name, family.output, output.name, "--report", report.name),
         *family.constraints("constraints" if constraints else ""),
-        *("--freq", f"{mhz:g}", "--seed", seed),
+        *("--freq", f"{mhz:g}", "--seed", seed, *family.placement),
         # Whether timing is met is told by the report; any other exit code than 0 is a failure.
         "--timing-allow-fail",
     ]

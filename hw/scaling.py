@@ -1,12 +1,12 @@
 """The clock against the number of cores, up to a full chip: `make figures` draws it and prints the table.
 
 It is Figure 18 of the handshake join paper, on an ECP5-85F. Every route is kept (see `hw/timing.py`): a run
-that was stopped goes on where it was.
+that was stopped goes on where it was. It is drawn again after each seed, and says of how many it is.
 """
 
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from .area import KEY, PAPER
 from .dimension import Dimension
 from .errors import ToolError, TouchlineError
 from .parameters import ARCHITECTURES, Parameters
-from .timing import Timed, taken
+from .timing import Design, Timed, taken
 
 matplotlib.use("Agg")  # needs no screen
 import matplotlib.pyplot as plt
@@ -49,21 +49,20 @@ def variants() -> list[Parameters]:
     ]
 
 
-def share(parameters: Parameters) -> float:
+def share(design: Design) -> float:
     """The share of the chip's LUTs that a joiner takes."""
-    with timing.design(parameters) as design:
-        area, room = design.packed()
+    area, room = design.packed()
     return taken(area) / room.logic
 
 
-def full(parameters: Parameters) -> int:
+def full(design: Callable[[Parameters], Design], parameters: Parameters) -> int:
     """How many cores fill the chip: estimated from two sizes, and corrected until it is true."""
     few, cores = FEWEST, 2 * FEWEST
-    reached = share(replace(parameters, cores=cores))
-    per_core = (reached - share(replace(parameters, cores=few))) / (cores - few)
+    reached = share(design(replace(parameters, cores=cores)))
+    per_core = (reached - share(design(replace(parameters, cores=few)))) / (cores - few)
     for _ in range(_CORRECTIONS):
         cores += round((sum(FULL) / 2 - reached) / per_core)
-        reached = share(replace(parameters, cores=cores))
+        reached = share(design(replace(parameters, cores=cores)))
         if FULL[0] <= reached <= FULL[1]:
             return cores
         per_core = reached / cores
@@ -73,9 +72,8 @@ def full(parameters: Parameters) -> int:
     )
 
 
-def sizes(parameters: Parameters) -> list[int]:
-    """Numbers of cores from the fewest to a full chip."""
-    most = full(parameters)
+def sizes(most: int) -> list[int]:
+    """Numbers of cores from the fewest to those of a full chip."""
     found = [FEWEST]
     while 2 * found[-1] < most:
         found.append(2 * found[-1])
@@ -103,6 +101,8 @@ def draw(rows: list[tuple[Parameters, list[Timed]]], path: Path) -> None:
         axes.fill_between(cores, [min(mhz) for mhz in clocks], [max(mhz) for mhz in clocks], alpha=0.2)
         axes.annotate(f"{cores[-1]}", (cores[-1], middle[-1]), color=drawn.get_color(), va="bottom")
     axes.set(xlabel=f"cores of {PAPER.segment} tuples per window", ylabel=f"MHz, {timing.CHIP.name}")
+    seeds = len(rows[0][1])
+    axes.set_title(f"median and range of {seeds} seeds" if seeds > 1 else "one seed", fontsize="medium")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.set_ylim(bottom=0)
@@ -139,16 +139,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Routes what is not kept yet, draws the figure and prints the table."""
     try:
         seeds, cores = timing.chosen("figures", arguments, seeds=SEEDS)
-        wanted = [replace(one, cores=size) for one in variants() for size in cores or sizes(one)]
-        rows = []
-        with timing.progress(len(wanted) * len(seeds)) as bar:
-            for parameters in wanted:
-                bar.set_postfix_str(f"{parameters.architecture} {parameters.cores}x{parameters.segment}")
-                rows.append((parameters, timing.timed(parameters, seeds, bar.update)))
+        with timing.designs() as design:
+            wanted = [
+                replace(one, cores=size) for one in variants() for size in cores or sizes(full(design, one))
+            ]
+            found = timing.timed(
+                [design(one) for one in wanted], seeds, lambda found: draw(list(zip(wanted, found)), PICTURE)
+            )
     except TouchlineError as error:
         print(f"figures: {error}", file=sys.stderr)
         return 2
-    draw(rows, PICTURE)
+    rows = list(zip(wanted, found))
     print(timing.caption(seeds))
     print(timing.table(rows))
     print("", *verdicts(rows), f"drawn: {PICTURE}", sep="\n")

@@ -11,10 +11,13 @@ import os
 import statistics
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from tabulate import tabulate
@@ -24,7 +27,6 @@ from . import route, tools
 from .area import CONFIGURATIONS, HEADERS, Area, columns
 from .cache import cache_directory
 from .errors import ParameterError, TouchlineError
-from .netlist import SYNTHESIS
 from .parameters import Parameters
 from .pinned import TOP, emit_pinned
 
@@ -70,20 +72,23 @@ class Design:
     def __init__(self, parameters: Parameters, folder: Path):
         self._text = emit_pinned(parameters)
         self._folder = folder
+        self._made = None
+        self._making = threading.Lock()
         self._parts = (
             *(self._text, tools.yosys().version, tools.nextpnr(CHIP.family).version),
-            *(CHIP.name, *CHIP.options, SYNTHESIS[CHIP.family]),
+            *(CHIP.name, *CHIP.options, *route.flow(CHIP.family)),
         )
 
-    @cached_property
     def _netlist(self) -> Path:
-        return route.synthesise(self._text, TOP, chip=CHIP, folder=self._folder)
+        with self._making:
+            self._made = self._made or route.synthesise(self._text, TOP, chip=CHIP, folder=self._folder)
+        return self._made
 
     def packed(self) -> tuple[Area, Area]:
         """The cells that it takes, and those that the chip has."""
 
         def make() -> list[dict]:
-            return [asdict(area) for area in route.pack(self._netlist, chip=CHIP, folder=self._folder)]
+            return [asdict(area) for area in route.pack(self._netlist(), chip=CHIP, folder=self._folder)]
 
         used, room = kept(make, *self._parts, "packed")
         return Area(**used), Area(**room)
@@ -92,7 +97,7 @@ class Design:
         """What it reaches with one seed."""
 
         def make() -> dict:
-            routed = route.place(self._netlist, mhz=ASKED_MHZ, seed=seed, chip=CHIP, folder=self._folder)
+            routed = route.place(self._netlist(), mhz=ASKED_MHZ, seed=seed, chip=CHIP, folder=self._folder)
             return {
                 "area": asdict(routed.area),
                 "room": asdict(routed.room),
@@ -104,21 +109,43 @@ class Design:
 
 
 @contextmanager
-def design(parameters: Parameters) -> Iterator[Design]:
-    """A joiner to be measured, with a folder to work in."""
+def designs() -> Iterator[Callable[[Parameters], Design]]:
+    """Makes designs of parameters: one of each, with a folder to work in, for as long as this lasts."""
     with tempfile.TemporaryDirectory() as scratch:
-        yield Design(parameters, Path(scratch))
+
+        @cache
+        def design(parameters: Parameters) -> Design:
+            folder = Path(scratch) / parameters.name
+            folder.mkdir()
+            return Design(parameters, folder)
+
+        yield design
 
 
 def timed(
-    parameters: Parameters, seeds: Sequence[int], finished: Callable[[], object] = lambda: None
-) -> list[Timed]:
-    """A joiner in the chip, once for each seed; calls `finished` after each."""
-    found = []
-    with design(parameters) as one:
-        for seed in seeds:
-            found.append(one.timed(seed))
-            finished()
+    joiners: Sequence[Design], seeds: Sequence[int], finished: Callable[[list[list[Timed]]], object]
+) -> list[list[Timed]]:
+    """Joiners in the chip, each with every seed, as many at a time as there are processors.
+
+    All are routed with one seed before the next; then `finished` gets what is known.
+    """
+    found = [[] for _ in joiners]
+    with (
+        tqdm(total=len(joiners) * len(seeds), desc="routing", file=sys.stderr, leave=False) as bar,
+        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+    ):
+        try:
+            routes = [[pool.submit(joiner.timed, seed) for joiner in joiners] for seed in seeds]
+            for future in chain.from_iterable(routes):
+                future.add_done_callback(lambda _: bar.update())
+            for one_seed in routes:
+                for clocks, future in zip(found, one_seed):
+                    clocks.append(future.result())
+                finished(found)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            tools.stop()
+            raise
     return found
 
 
@@ -136,11 +163,6 @@ def chosen(command: str, arguments: Sequence[str] | None, seeds: int) -> tuple[l
     options = parser.parse_args(arguments)
     cores = [_positive("cores", part) for part in options.cores.split(",")] if options.cores else []
     return list(range(1, _positive("seeds", options.seeds) + 1)), cores
-
-
-def progress(total: int) -> tqdm:
-    """A progress bar of routes."""
-    return tqdm(total=total, desc="routing", file=sys.stderr, leave=False)
 
 
 def table(rows: list[tuple[Parameters, list[Timed]]]) -> str:
@@ -179,15 +201,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not configurations:
             accepted = ", ".join(map(str, sorted({one.cores for one in CONFIGURATIONS})))
             raise ParameterError(f"cores must be among {accepted}, not {','.join(map(str, cores))}")
-        rows = []
-        with progress(len(configurations) * len(seeds)) as bar:
-            for parameters in configurations:
-                rows.append((parameters, timed(parameters, seeds, bar.update)))
+        with designs() as design:
+            found = timed([design(one) for one in configurations], seeds, lambda found: None)
     except TouchlineError as error:
         print(f"timing: {error}", file=sys.stderr)
         return 2
     print(caption(seeds))
-    print(table(rows))
+    print(table(list(zip(configurations, found))))
     return 0
 
 

@@ -10,11 +10,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import ToolError
+
+#: The process groups of the tools that run now.
+_running: set[int] = set()
 
 #: The oldest Verilator that cocotb accepts.
 VERILATOR_MINIMUM = (5, 36)
@@ -136,21 +139,25 @@ def run(
 ) -> str:
     """Runs a tool and returns what it printed; stops it, and all that it started, after `seconds`.
 
-    `watch` is called with each line as it comes.
+    They also end with this process, even if it is killed. `watch` is called with each line as it comes.
     """
     lines = []
-    with subprocess.Popen(
-        [*tool.command, *map(str, arguments)],
-        cwd=cwd,
-        env=tool.environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
+    with (
+        subprocess.Popen(
+            [*tool.command, *map(str, arguments)],
+            cwd=cwd,
+            env=tool.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process,
+        _guarded(process.pid),
+    ):
         late = threading.Event()
+        _running.add(process.pid)
 
         def stop() -> None:
             late.set()
@@ -172,12 +179,36 @@ def run(
         finally:
             limit.cancel()
             limit.join()
+            _running.discard(process.pid)
     if late.is_set():
         raise ToolError(f"{tool.name} did not finish in {seconds:g} seconds (in {cwd})")
     if process.returncode:
         tail = "".join(lines[-20:]).rstrip("\n")
         raise ToolError(f"{tool.name} {tool.version} failed with exit code {process.returncode}:\n{tail}")
     return "".join(lines)
+
+
+def stop() -> None:
+    """Stops the tools that other threads run, each of which then gets an error."""
+    for group in list(_running):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _guarded(group: int) -> Iterator[None]:
+    """Has a process group killed if this process ends meanwhile: then the guard reads no line, but an end."""
+    guard = subprocess.Popen(
+        ["/bin/sh", "-c", 'read -r _ || kill -s KILL -- "-$1"', "guard", str(group)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        guard.communicate(b"\n")
 
 
 def run_yosys(script: str, *, cwd: Path, watch: Callable[[str], None] | None = None) -> None:

@@ -83,7 +83,9 @@ def run(parameters: Parameters, link: Link | None = None, *, seed: int) -> Outco
         text = simulable(emit_board(parameters, link, "axi", name=name))
         benches = ("sim.benches.axi",)
         options["TOUCHLINE_LINK"] = str(link)
-    digest = sha256(f"{verilator.version} {text}".encode()).hexdigest()[:16]
+    # Makefiles and simulators name the places of Verilator and cocotb.
+    place = f"{verilator.version} {tools.compiler().version} {verilator.command[0]} {sys.prefix}"
+    digest = sha256(f"{place} {text}".encode()).hexdigest()[:16]
     folder = cache_directory() / f"cocotb-{name}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     runner = get_runner("verilator")

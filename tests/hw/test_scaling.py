@@ -24,14 +24,14 @@ class Router:
     stop_after: int = 1_000_000
 
     def __post_init__(self):
-        self.synthesised: list[int] = []
-        self.placed: list[tuple[int, int]] = []
+        self.synthesised: list[str] = []
+        self.placed: list[tuple[str, int]] = []
 
     def emit(self, parameters: Parameters) -> str:
         return f"{parameters.architecture}-{parameters.lanes} {parameters.cores}"
 
     def synthesise(self, text: str, top: str, *, chip, folder: Path) -> Path:
-        self.synthesised.append(int(text.split()[1]))
+        self.synthesised.append(text)
         path = folder / "netlist.json"
         path.write_text(text)
         return path
@@ -47,7 +47,7 @@ class Router:
         if len(self.placed) == self.stop_after:
             raise KeyboardInterrupt
         cores, area = self.area(netlist)
-        self.placed.append((cores, seed))
+        self.placed.append((netlist.read_text(), seed))
         clock = Clock("clk", mhz, 150 - cores / 10 + seed)
         return Routed(ECP5_85F, area, ROOM, (clock,), (), folder / "output")
 
@@ -70,18 +70,29 @@ def test_a_stopped_run_goes_on(router, capsys):
         scaling.main(["--cores", "4,8", "--seeds", "3"])
     router.stop_after = 100
     assert scaling.main(["--cores", "4,8", "--seeds", "3"]) == 0
-    per_chain = [(cores, seed) for cores in (4, 8) for seed in (1, 2, 3)]
-    assert router.placed == per_chain * len(scaling.variants())
-    # The chain that was stopped at is synthesised again.
-    assert router.synthesised == [4, 8, 8, *(4, 8) * (len(scaling.variants()) - 1)]
+    designs = [router.emit(replace(one, cores=cores)) for one in scaling.variants() for cores in (4, 8)]
+    routes = sorted((design, seed) for design in designs for seed in (1, 2, 3))
+    assert sorted(router.placed) == routes
+    # Once in the run that was stopped, if it came so far, and once in the other, if a seed was left.
+    assert {*router.synthesised} == {*designs}
+    assert max(map(router.synthesised.count, designs)) <= 2
     assert scaling.PICTURE.read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
 
     assert scaling.main(["--cores", "4,8", "--seeds", "3"]) == 0
-    assert len(router.placed) == len(per_chain) * len(scaling.variants())
+    assert sorted(router.placed) == routes
     assert capsys.readouterr().out == printed
     assert "handshake, lanes=8: 151.2 MHz with 8 cores, 151.2 with 8 (+0.0%); " in printed
     assert "120 MHz in all sizes and -10% are met\n" in printed
+
+
+def test_all_are_routed_with_a_seed_before_the_next(router, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(timing.os, "sched_getaffinity", lambda process: {0})
+    monkeypatch.setattr(scaling, "draw", lambda rows, path: drawn.append([len(found) for _, found in rows]))
+    assert scaling.main(["--cores", "4,8", "--seeds", "2"]) == 0
+    assert [seed for _, seed in router.placed] == [1] * 8 + [2] * 8
+    assert drawn == [[1] * 8, [2] * 8]
 
 
 def test_the_median_of_the_seeds_is_shown(router, capsys):
@@ -97,13 +108,15 @@ def test_the_median_of_the_seeds_is_shown(router, capsys):
 @pytest.mark.parametrize("luts, most", [(1000, 73), (500, 146), (14_000, None)])
 def test_a_full_chip_is_found(router, luts, most):
     router.luts = luts
-    if most is None:  # five cores take 84 %, six too many
-        with pytest.raises(ToolError, match=r"^no number of cores takes 85% to 90% of the LUTs of LFE5U-85F"):
-            scaling.full(PAPER)
-        return
-    assert scaling.full(PAPER) == most
-    assert 0.85 <= scaling.share(replace(PAPER, cores=most)) <= 0.90
-    sizes = scaling.sizes(PAPER)
+    with timing.designs() as design:
+        if most is None:  # five cores take 84 %, six too many
+            words = r"^no number of cores takes 85% to 90% of the LUTs of LFE5U-85F"
+            with pytest.raises(ToolError, match=words):
+                scaling.full(design, PAPER)
+            return
+        assert scaling.full(design, PAPER) == most
+        assert 0.85 <= scaling.share(design(replace(PAPER, cores=most))) <= 0.90
+    sizes = scaling.sizes(most)
     assert sizes[:3] == [4, 8, 16] and sizes[-1] == most and sizes == sorted(set(sizes))
 
 

@@ -3,8 +3,10 @@
 import importlib.util
 import os
 import re
+import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -165,6 +167,45 @@ def test_run_stops_what_it_started(tmp_path):
     with pytest.raises(ToolError, match=rf"^sleeper did not finish in 0\.5 seconds \(in {tmp_path}\)$"):
         tools.run(tool, [], cwd=tmp_path, seconds=0.5)
     assert time.monotonic() - started < 60
+
+
+def test_stop_ends_what_other_threads_run(tmp_path):
+    tool = tools.Tool("sleep", ("/bin/sleep",), "1", dict(os.environ))
+    with ThreadPoolExecutor() as pool:
+        asleep = pool.submit(tools.run, tool, ["600"], cwd=tmp_path, seconds=600)
+        while not asleep.done():
+            tools.stop()
+            time.sleep(0.05)
+        assert refusal(asleep.result).startswith("sleep 1 failed with exit code -9:")
+
+
+def test_what_it_started_ends_with_a_process_that_is_killed(tmp_path):
+    """Both the tool and what the tool started."""
+    program(tmp_path / "tool", "")
+    (tmp_path / "tool").write_text("#!/bin/sh\nsleep 600 &\necho $$ $!\nwait\n")
+    code = (
+        "import os, sys; from pathlib import Path; from hw import tools; "
+        "tool = tools.Tool('tool', (sys.argv[1],), '1', dict(os.environ)); "
+        "tools.run(tool, [], cwd=Path('/'), seconds=600, watch=lambda line: print(line, flush=True))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path / "tool"], stdout=subprocess.PIPE, text=True
+    ) as runner:
+        started = [int(number) for number in runner.stdout.readline().split()]
+        runner.kill()
+    assert len(started) == 2
+    limit = time.monotonic() + 30
+    while alive := [number for number in started if _runs(number)]:
+        assert time.monotonic() < limit, alive
+        time.sleep(0.05)
+
+
+def _runs(number: int) -> bool:
+    """Whether a process is neither gone nor dead, which it may be until someone asks how it ended."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_a_python_without_shared_library_is_refused(monkeypatch):

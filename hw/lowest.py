@@ -1,0 +1,14 @@
+"""The lowest of some places: which one comes first when they take turns."""
+
+from amaranth import Module, Signal, Value
+
+
+def lowest(m: Module, mask: Value, name: str) -> tuple[Signal, Signal]:
+    """The number of the lowest bit that is high in `mask`, and the mask without it."""
+    number = Signal(range(len(mask)), name=f"{name}_lowest")
+    rest = Signal(len(mask), name=f"{name}_rest")
+    for k in reversed(range(len(mask))):
+        m.d.comb += rest[k].eq(mask[k] & mask[:k].any())
+        with m.If(mask[k]):
+            m.d.comb += number.eq(k)
+    return number, rest
