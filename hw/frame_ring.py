@@ -19,7 +19,8 @@ class FrameRing(wiring.Component):
     `write` puts `word` into the slot at the head, `commit` closes it and goes on to the next, `abort` starts
     it again. A commit must not come in the cycle of the last write. While `full`, writes must not come.
     `word_shown` is word number `index` of the slot at `next`, if `available`; `step` goes to its next word
-    and `take` to the next slot. `release` frees the oldest slots, as many as it says.
+    and `take` to the next slot. `release` frees the oldest slots, as many as it says, and must not come
+    with a rewind.
 
     Latency: a slot is available one cycle after its commit. Throughput: one word in and one out per cycle.
     """
@@ -88,7 +89,7 @@ class FrameRing(wiring.Component):
             read.addr.eq(row(next_shown, next_index)),
             read.en.eq(1),
             self.word_shown.eq(read.data),
-            next_shown.eq(Mux(self.clear, 0, Mux(self.rewind, tail + self.release, shown + self.take))),
+            next_shown.eq(Mux(self.clear, 0, Mux(self.rewind, tail, shown + self.take))),
             next_index.eq(Mux(self.clear | self.rewind | self.take, 0, index + self.step)),
         ]
         with m.If(self.write):
