@@ -24,6 +24,7 @@ from .frame_ring import FrameRing
 from .framer import Framer
 from .joiner import joiner
 from .parameters import Parameters
+from .skid import Skid
 from .socket import RESULT_LAYOUT, tuple_layout
 from .stamp import Stamp
 
@@ -104,7 +105,7 @@ class Pack(wiring.Component):
 class Shell(wiring.Component):
     """A joiner behind a link of `link.width` bits; `build` is what the registers BUILD show.
 
-    Latency: a tuple reaches the joiner 4 cycles after the last word of its frame. Throughput: one word per
+    Latency: a tuple reaches the joiner 5 cycles after the last word of its frame. Throughput: one word per
     cycle in and one out at the same time.
     """
 
@@ -141,8 +142,15 @@ class Shell(wiring.Component):
             Unpack(tuple_layout(self._parameters.dims), link.width)
         )
         m.submodules.pack = pack = ResetInserter(reset)(Pack(RESULT_LAYOUT, link.width))
-        wiring.connect(m, unpack.tuples, plug.tuples)
-        wiring.connect(m, plug.results, pack.results)
+        # No path goes from the joiner into the shell, or back.
+        for name, source, sink in (
+            ("tuples", unpack.tuples, plug.tuples),
+            ("found", plug.results, pack.results),
+        ):
+            skid = Skid(source.payload.shape())
+            m.submodules[name] = ResetInserter(reset)(skid)
+            wiring.connect(m, source, skid.input)
+            wiring.connect(m, skid.output, sink)
         m.d.comb += [
             deframer.words.payload.eq(self.incoming.payload),
             deframer.words.valid.eq(self.incoming.valid),
@@ -223,7 +231,8 @@ class Shell(wiring.Component):
         ]
 
         # Joiner to ring. A frame is closed when another result might not fit, or when nothing else is to do.
-        room = results.filled <= link.payload - link.result_words
+        most = link.payload - link.result_words
+        room = Signal(init=1)  # at most so many words are in the frame
         idle = Signal()
         closing = Signal()
         m.d.sync += idle.eq(framer.idle & ~results.available)
@@ -234,6 +243,8 @@ class Shell(wiring.Component):
             results.write.eq(pack.words.valid & pack.words.ready),
         ]
         m.d.comb += results.commit.eq(closing)
+        written = Mux(results.write, results.filled < most, results.filled <= most)
+        m.d.sync += room.eq(closing | reset | written)
 
         # One frame at a time leaves.
         sending_results = Signal()

@@ -121,7 +121,7 @@ def test_the_digest_depends_on_every_ingredient_and_on_nothing_else(small, monke
         patch.setattr(tools, "yosys", lambda: yosys)
         digests = [newer.digest]
     with monkeypatch.context() as patch:
-        patch.setattr(route, "synthesis", lambda family: "synth -top {top}")
+        patch.setattr(route, "flow", lambda family: ("synth -top {top}",))
         digests.append(plan(**TINY).digest)
     with monkeypatch.context() as patch:
         patch.setattr(Plan, "verilog", lambda self: "module other(); endmodule")
