@@ -57,6 +57,7 @@ class FrameRing(wiring.Component):
         head, tail, shown = (Signal(range(2 * link.frames), name=name) for name in ("head", "tail", "shown"))
         slot_bits = len(head) - 1
         index = Signal(range(link.payload))
+        number = Signal(range(link.payload + 1), init=1)  # of the word shown, from 1
         next_shown = Signal.like(shown)
         next_index = Signal.like(index)
         row_bits = (link.payload - 1).bit_length()
@@ -83,7 +84,7 @@ class FrameRing(wiring.Component):
             note.addr.eq(head[:slot_bits]),
             note.data.eq(self.filled),
             note.en.eq(self.commit),
-            self.last.eq(index == self.length - 1),
+            self.last.eq(number == self.length),
             # Addresses are one cycle ahead, so that word and length are there when `shown` and `index` are.
             look.addr.eq(next_shown[:slot_bits]),
             read.addr.eq(row(next_shown, next_index)),
@@ -101,6 +102,7 @@ class FrameRing(wiring.Component):
             tail.eq(tail + self.release),
             shown.eq(next_shown),
             index.eq(next_index),
+            number.eq(next_index + 1),
             # In a register of its own, since all that goes on with a slot waits for its last word.
             self.length.eq(Mux(self.commit & (look.addr == note.addr), note.data, look.data)),
         ]
