@@ -32,7 +32,7 @@ DEFAULT_BOARD = "ulx3s-85f"
 #: The joiner that is built unless parameters are given.
 DEFAULT = {"cores": "8", "segment": "16", "lanes": "1"}
 #: The clock of the logic in MHz, by family, where the board lets it be chosen.
-DEFAULT_MHZ = {"ecp5": 50, "virtex6": 100}
+DEFAULT_MHZ = {"ecp5": 80, "virtex6": 100}
 LINK = Link()
 #: How long to wait for another process that makes the same build.
 BUILD_SECONDS = 4 * 3600

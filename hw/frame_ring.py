@@ -19,7 +19,8 @@ class FrameRing(wiring.Component):
     `write` puts `word` into the slot at the head, `commit` closes it and goes on to the next, `abort` starts
     it again. A commit must not come in the cycle of the last write. While `full`, writes must not come.
     `word_shown` is word number `index` of the slot at `next`, if `available`; `step` goes to its next word
-    and `take` to the next slot. `release` frees the oldest slots, as many as it says.
+    and `take` to the next slot. `release` frees the oldest slots, as many as it says, and must not come
+    with a rewind.
 
     Latency: a slot is available one cycle after its commit. Throughput: one word in and one out per cycle.
     """
@@ -56,6 +57,7 @@ class FrameRing(wiring.Component):
         head, tail, shown = (Signal(range(2 * link.frames), name=name) for name in ("head", "tail", "shown"))
         slot_bits = len(head) - 1
         index = Signal(range(link.payload))
+        number = Signal(range(link.payload + 1), init=1)  # of the word shown, from 1
         next_shown = Signal.like(shown)
         next_index = Signal.like(index)
         row_bits = (link.payload - 1).bit_length()
@@ -82,13 +84,13 @@ class FrameRing(wiring.Component):
             note.addr.eq(head[:slot_bits]),
             note.data.eq(self.filled),
             note.en.eq(self.commit),
-            self.last.eq(index == self.length - 1),
+            self.last.eq(number == self.length),
             # Addresses are one cycle ahead, so that word and length are there when `shown` and `index` are.
             look.addr.eq(next_shown[:slot_bits]),
             read.addr.eq(row(next_shown, next_index)),
             read.en.eq(1),
             self.word_shown.eq(read.data),
-            next_shown.eq(Mux(self.clear, 0, Mux(self.rewind, tail + self.release, shown + self.take))),
+            next_shown.eq(Mux(self.clear, 0, Mux(self.rewind, tail, shown + self.take))),
             next_index.eq(Mux(self.clear | self.rewind | self.take, 0, index + self.step)),
         ]
         with m.If(self.write):
@@ -100,6 +102,7 @@ class FrameRing(wiring.Component):
             tail.eq(tail + self.release),
             shown.eq(next_shown),
             index.eq(next_index),
+            number.eq(next_index + 1),
             # In a register of its own, since all that goes on with a slot waits for its last word.
             self.length.eq(Mux(self.commit & (look.addr == note.addr), note.data, look.data)),
         ]

@@ -32,8 +32,8 @@ class Ledger(wiring.Component):
 
     `enter_r` or `enter_s` is high while a tuple with this `id` enters the chain, as number `step` of `epoch`.
     If `evict` is high in the next cycle its window is full; the id of the tuple that leaves is on `evicted_r`
-    or `evicted_s` `EVICTION` cycles after it entered. `held[k]` is high while a meeting of epoch `k` still
-    needs its step or ids.
+    or `evicted_s` `EVICTION` cycles after it entered. `held[k]` is high while a meeting of epoch `k` is
+    more than two cycles away from `pairs`.
 
     Latency: `LATENCY` cycles. Throughput: one pair per cycle.
     """
@@ -126,7 +126,7 @@ class Ledger(wiring.Component):
         move = Signal()
         meeting = self.meetings.payload
         valid = Signal(self.LATENCY)
-        epochs = Signal(3, reset_less=True)
+        epochs = Signal(self.LATENCY - 2, reset_less=True)
         offset = [Signal(range(p.capacity), name=f"offset_{k}", reset_less=True) for k in range(2)]
         behind = [Signal(range(p.segment), name=f"behind_{k}", reset_less=True) for k in range(3)]
         step = Signal(step_layout, reset_less=True)

@@ -24,6 +24,7 @@ from .frame_ring import FrameRing
 from .framer import Framer
 from .joiner import joiner
 from .parameters import Parameters
+from .skid import Skid
 from .socket import RESULT_LAYOUT, tuple_layout
 from .stamp import Stamp
 
@@ -104,7 +105,7 @@ class Pack(wiring.Component):
 class Shell(wiring.Component):
     """A joiner behind a link of `link.width` bits; `build` is what the registers BUILD show.
 
-    Latency: a tuple reaches the joiner 3 cycles after the last word of its frame. Throughput: one word per
+    Latency: a tuple reaches the joiner 5 cycles after the last word of its frame. Throughput: one word per
     cycle in and one out at the same time.
     """
 
@@ -141,8 +142,15 @@ class Shell(wiring.Component):
             Unpack(tuple_layout(self._parameters.dims), link.width)
         )
         m.submodules.pack = pack = ResetInserter(reset)(Pack(RESULT_LAYOUT, link.width))
-        wiring.connect(m, unpack.tuples, plug.tuples)
-        wiring.connect(m, plug.results, pack.results)
+        # No path goes from the joiner into the shell, or back.
+        for name, source, sink in (
+            ("tuples", unpack.tuples, plug.tuples),
+            ("found", plug.results, pack.results),
+        ):
+            skid = Skid(source.payload.shape())
+            m.submodules[name] = ResetInserter(reset)(skid)
+            wiring.connect(m, source, skid.input)
+            wiring.connect(m, skid.output, sink)
         m.d.comb += [
             deframer.words.payload.eq(self.incoming.payload),
             deframer.words.valid.eq(self.incoming.valid),
@@ -153,61 +161,64 @@ class Shell(wiring.Component):
         wiring.connect(m, framer.words, wiring.flipped(self.outgoing))
         m.d.comb += self.last.eq(framer.last)
 
-        # Received payloads go to their ring; they count once their frame is good and its number is next.
-        header = deframer.header
+        # Received payloads go to their ring; they count once their frame is good and its number is next. A
+        # frame is judged in one cycle and acted on in the next, so payloads are a cycle late as well.
         expected = Signal(8)  # the number of the next frame from the host
         oldest = Signal(8)  # the number of the oldest result frame that is kept
+        current = Signal(8)  # the number of the result frame that is shown
         allowed = Signal(8)  # the number of the first result frame that the host has not granted
         damaged = Signal(32)
         answer = Signal()  # a STATUS is due
         ready_due = Signal()
         value_due = Signal()
         told_full = Signal()  # the last header granted nothing
+        again = Signal()  # frames are sent again only between two frames
         address = Signal(8)
-        acknowledged = Signal(8)
-        session = Signal.like(header.session)
-        current_session = (session != 0) & (header.session == session)
+        session = Signal.like(deframer.header.session)
+        judged = deframer.header
+        kind = judged.kind
+        current_session = (session != 0) & (judged.session == session)
+        apart = (kind == FrameKind.RESET) | (kind == FrameKind.READ)  # from any session
         # A payload that found the ring full is not in it, or not all of it.
-        in_order = (
-            (header.kind == FrameKind.DATA)
+        next_in_order = (
+            (kind == FrameKind.DATA)
             & current_session
-            & (header.sequence == expected)
+            & (judged.sequence == expected)
             & ~received.full
-            & (received.filled == header.length)
-            & (header.length != 0)
+            & (received.filled == judged.length)
+            & (judged.length != 0)
         )
-        m.d.comb += [
+        header = Signal.like(judged, reset_less=True)
+        good = Signal()
+        in_session = Signal(reset_less=True)
+        in_order = Signal()
+        acknowledged = Signal(8, reset_less=True)
+        asked = Signal(8)  # the kind of what must be answered, from this cycle on
+        m.d.sync += [
             received.word.eq(deframer.payload),
             received.write.eq(deframer.payload_valid & ~received.full),
-            received.commit.eq(deframer.good & in_order & ~reset),
-            received.abort.eq(deframer.damaged | (deframer.good & ~in_order)),
-            acknowledged.eq(header.acknowledge - oldest),
+            header.eq(judged),
+            good.eq(deframer.good),
+            reset.eq(deframer.good & (kind == FrameKind.RESET)),
+            in_session.eq(current_session),
+            in_order.eq(deframer.good & next_in_order),
+            received.abort.eq(deframer.damaged | (deframer.good & ~next_in_order)),
+            acknowledged.eq(judged.acknowledge - oldest),
+            asked.eq(0),
+            damaged.eq(damaged + deframer.damaged),
         ]
-        asked = Signal(8)  # the kind of what must be answered, from this cycle on
-        with m.If(deframer.damaged):
-            m.d.comb += asked.eq(FrameKind.POLL)
-            m.d.sync += damaged.eq(damaged + 1)
-        with m.If(deframer.good):
-            # Whoever is in another session is told so.
-            m.d.comb += asked.eq(FrameKind.POLL)
-            with m.If(header.kind == FrameKind.RESET):
-                m.d.comb += [asked.eq(header.kind), reset.eq(1)]
-                m.d.sync += session.eq(header.session)
-            with m.Elif(header.kind == FrameKind.READ):
-                m.d.comb += asked.eq(header.kind)
-                m.d.sync += address.eq(header.sequence)
-            with m.Elif(current_session):
-                m.d.comb += asked.eq(header.kind)
-            with m.If(current_session & ~reset):
-                # An acknowledgement of frames that were never sent is none.
-                with m.If(acknowledged <= results.ahead):
-                    m.d.comb += results.release.eq(acknowledged)
-                    m.d.sync += [
-                        oldest.eq(header.acknowledge),
-                        allowed.eq(header.acknowledge + header.credit),
-                    ]
-                m.d.sync += expected.eq(expected + in_order)
-        again = Signal()  # frames are sent again only between two frames
+        # Whoever is in another session is told so.
+        with m.If(deframer.good & (apart | current_session)):
+            m.d.sync += asked.eq(kind)
+        with m.Elif(deframer.good | deframer.damaged):
+            m.d.sync += asked.eq(FrameKind.POLL)
+        m.d.comb += received.commit.eq(in_order)
+        with m.If(in_order):
+            m.d.sync += expected.eq(expected + 1)
+        # An acknowledgement of frames that were never sent is none.
+        with m.If(good & in_session & ~reset & (acknowledged <= results.ahead)):
+            m.d.comb += results.release.eq(acknowledged)
+            m.d.sync += [oldest.eq(header.acknowledge), allowed.eq(header.acknowledge + header.credit)]
 
         # Ring to joiner.
         m.d.comb += [
@@ -220,9 +231,11 @@ class Shell(wiring.Component):
         ]
 
         # Joiner to ring. A frame is closed when another result might not fit, or when nothing else is to do.
-        room = results.filled <= link.payload - link.result_words
-        idle = framer.idle & ~results.available
+        most = link.payload - link.result_words
+        room = Signal(init=1)  # at most so many words are in the frame
+        idle = Signal()
         closing = Signal()
+        m.d.sync += idle.eq(framer.idle & ~results.available)
         m.d.comb += [
             closing.eq((results.filled != 0) & Mux(pack.words.valid, pack.first & ~room, idle)),
             pack.words.ready.eq(~results.full & ~closing),
@@ -230,16 +243,16 @@ class Shell(wiring.Component):
             results.write.eq(pack.words.valid & pack.words.ready),
         ]
         m.d.comb += results.commit.eq(closing)
+        written = Mux(results.write, results.filled < most, results.filled <= most)
+        m.d.sync += room.eq(closing | reset | written)
 
         # One frame at a time leaves.
         sending_results = Signal()
         sending_value = Signal()
-        current = Signal(8)
         value = Signal(32)
         self._registers(m, [(address, value), (self.register, self.value)], plug.counters, damaged)
         rest_of_value = Signal(max(32, link.width))
         m.d.comb += [
-            current.eq(oldest + results.ahead),
             framer.header.magic.eq(MAGIC),
             framer.header.acknowledge.eq(expected),
             framer.header.credit.eq(received.free),
@@ -257,9 +270,12 @@ class Shell(wiring.Component):
             m.d.sync += [answer.eq(1), told_full.eq(0)]
         with m.If(framer.start):
             m.d.sync += told_full.eq(received.full)
+        m.d.sync += current.eq(current + results.take)
         with m.If(framer.idle & again & ~reset):
-            m.d.comb += results.rewind.eq(1)
-            m.d.sync += again.eq(0)
+            # Not while frames are freed.
+            with m.If(~good):
+                m.d.comb += results.rewind.eq(1)
+                m.d.sync += [again.eq(0), current.eq(oldest)]
         with m.Elif(framer.idle & ~reset):
             m.d.sync += [sending_results.eq(0), sending_value.eq(0)]
             with m.If(ready_due):
@@ -293,17 +309,18 @@ class Shell(wiring.Component):
             with m.Case(FrameKind.DATA, FrameKind.POLL):
                 m.d.sync += answer.eq(1)
             with m.Case(FrameKind.READ):
-                m.d.sync += value_due.eq(1)
+                m.d.sync += [value_due.eq(1), address.eq(header.sequence)]
             with m.Case(FrameKind.RESEND):
                 m.d.sync += [again.eq(1), answer.eq(1)]
             with m.Case(FrameKind.RESET):
                 m.d.sync += [
-                    ready_due.eq(1),
+                    *(ready_due.eq(1), session.eq(header.session)),
                     *(
                         signal.eq(0)
                         for signal in (
                             expected,
                             oldest,
+                            current,
                             allowed,
                             again,
                             answer,

@@ -22,7 +22,7 @@ def test_cores_cost_no_more_than_planned_and_no_more_in_longer_chains(lanes, mos
 
 def test_programmable_blocks_cost_no_more_than_planned():
     block = replace(PAPER, architecture="opblock", cores=4, lanes=1, dims=(Dimension.parse("band32"),))
-    assert measure(block).luts / 4 <= 1200
+    assert measure(block).luts / 4 <= 1300
 
 
 def test_every_architecture_has_a_joiner():

@@ -85,8 +85,8 @@ def test_the_whole_gateware_becomes_a_bitstream_that_says_what_it_is(folders):
         r"file +build/ulx3s-85f/touchline\.bit \([\d,]+ bytes\)",
         r"sha256 +[0-9a-f]{64}",
         rf"build +{digest.hex()}",
-        r"logic +50 MHz from 25 MHz, through a PLL",
-        r"clock +[\d.]+ MHz reached, 50 asked \(\S+\)",
+        r"logic +80 MHz from 25 MHz, through a PLL",
+        r"clock +[\d.]+ MHz reached, 80 asked \(\S+\)",
         r"LUTs +[\d,]+ of 83,640 \([\d.]+%\)",
         r"load +openFPGALoader -b ulx3s build/ulx3s-85f/touchline\.bit",
     ):
@@ -121,7 +121,7 @@ def test_the_digest_depends_on_every_ingredient_and_on_nothing_else(small, monke
         patch.setattr(tools, "yosys", lambda: yosys)
         digests = [newer.digest]
     with monkeypatch.context() as patch:
-        patch.setattr(route, "synthesis", lambda family: "synth -top {top}")
+        patch.setattr(route, "flow", lambda family: ("synth -top {top}",))
         digests.append(plan(**TINY).digest)
     with monkeypatch.context() as patch:
         patch.setattr(Plan, "verilog", lambda self: "module other(); endmodule")
@@ -190,7 +190,7 @@ def test_missed_timing_is_an_error_with_the_path_and_leaves_nothing(small, folde
         ("--board de5a-net --mhz 100", "MHz must be 50 on de5a-net, where no PLL is used, not 100"),
         ("--baud 0", "baud must be a positive integer, not '0'"),
         ("--baud 3000001", "baud must be at most 3000000 on ulx3s-85f (FT231X), not 3000001"),
-        ("--baud 762", "baud must be from 763 to 16666666 at 50 MHz, not 762"),
+        ("--baud 1220", "baud must be from 1221 to 26666666 at 80 MHz, not 1220"),
         ("--seeds -1", "seeds must be a positive integer, not '-1'"),
         ("--seeds 65", "seeds must be at most 64, not 65"),
         ("--cores 0", "cores must be an integer from 1 to 1024, not 0"),

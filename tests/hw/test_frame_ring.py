@@ -55,13 +55,15 @@ def test_frames_are_shown_until_released(payload, frames, seed):
                         ctx.set(dut.step, 0)
                 shown += 1
             elif act < 0.9 and shown:
-                freed = chance.randint(1, shown)
-                again = chance.random() < 0.5
-                ctx.set(dut.release, freed)
-                ctx.set(dut.rewind, again)
-                for _ in range(freed):
-                    kept.popleft()
-                shown = 0 if again else shown - freed
+                if chance.random() < 0.5:
+                    ctx.set(dut.rewind, 1)
+                    shown = 0
+                else:
+                    freed = chance.randint(1, shown)
+                    ctx.set(dut.release, freed)
+                    for _ in range(freed):
+                        kept.popleft()
+                    shown -= freed
             await ctx.tick()
 
     simulate(dut, [testbench])
