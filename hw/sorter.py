@@ -123,7 +123,7 @@ class Sorter(wiring.Component):
         flit = self.output.p.shape()
         wiring.connect(m, wiring.flipped(self.input), flit_sorter.input)
 
-        # One half of each memory is read, the other written; even runs are in one memory, odd ones in the other.
+        # One half of each memory is read, the other written; one memory has the even runs, the other the odd.
         half = Signal()
         rows = [Signal(range(self._rows // 2 + 1), name=f"rows_{parity}") for parity in range(2)]
         runs = Signal(range(self._rows + 1))
