@@ -157,7 +157,7 @@ def test_timestamps_and_activity(model):
 
 
 def test_counters_go_on_past_32_bits(model, monkeypatch):
-    monkeypatch.setattr(library, "_PAUSE_CYCLES", 4)
+    monkeypatch.setattr(library, "PAUSE_CYCLES", 4)
     run = model.run(boxes(np.arange(50)))
     assert run.counters == {
         "tuples": 0,

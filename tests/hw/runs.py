@@ -1,0 +1,33 @@
+"""Runs of records as flits, and records as numbers, for tests of engines that pass them on."""
+
+import numpy as np
+from amaranth.lib import data
+
+#: A record of 8 bytes, as of an R tuple with one dimension of 32 bits.
+RECORD = data.StructLayout({"key": 32, "id": 32})
+
+
+def flits(keys, ids, lanes: int) -> list[dict]:
+    """A run as the payloads of its flits."""
+    records = [{"key": int(key), "id": int(id)} for key, id in zip(keys, ids)]
+    blank = {"key": 0, "id": 0xDEAD}
+    payloads = []
+    for start in range(0, len(records), lanes) or [0]:
+        part = records[start : start + lanes]
+        padded = part + [blank] * (lanes - len(part))
+        payloads.append({"records": padded, "count": len(part), "last": start + lanes >= len(records)})
+    return payloads
+
+
+def runs_of(payloads, lanes: int) -> list[np.ndarray]:
+    """What came out, one array of (key, id) for each run; checks that only last flits are not full."""
+    runs, run = [], []
+    for flit in payloads:
+        assert flit.last or flit.count == lanes, "a flit that is not the last is not full"
+        assert flit.count or not run, "an empty flit at the end of a run"
+        run += [(flit.records[k].key, flit.records[k].id) for k in range(flit.count)]
+        if flit.last:
+            runs.append(np.array(run, np.int64).reshape(-1, 2))
+            run = []
+    assert not run, "a run without an end"
+    return runs
