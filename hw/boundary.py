@@ -6,10 +6,10 @@
         batch --+                                  +-> smaller first -> bounds
                 +-> [ upper keys ] -> bound above -+
 
-A tuple looks for the keys from its lower bound up to and with its upper one. Its range starts behind all keys
-that are below the lower bound, and ends behind all that are not above the upper one. So a key is below a bound
-if `2 * key < 2 * bound.key + bound.upper`, and bounds are sorted by that code: both kinds are found in one walk
-over the array.
+A tuple looks for the keys from its lower bound up to and with its upper one. Its range starts behind all
+records below the lower bound, and ends behind all that are not above the upper one. So a record lies before
+a bound if `2 * key < 2 * bound.key + bound.upper`, and bounds are sorted by that code: both kinds are found
+in one walk over the array.
 
 A tuple of several bands is several boxes, each with a range of its own.
 """
@@ -149,9 +149,10 @@ class Replay(wiring.Component):
 class BoundaryGenerator(wiring.Component):
     """Keeps the keys of a batch, and gives out its bounds, sorted, whenever `start` asks for them.
 
-    `lower` and `upper` are the keys of both kinds of bounds with the slots of their tuples, each a sorted run. For
-    `upper` of a band's boxes these are the high bounds; otherwise both runs are the batch as it is, and slots are
-    not looked at. `width` is that of the widest box in the array that is searched. Behind the last bound comes one that is `closing`.
+    `lower` and `upper` are the keys of both kinds of bounds with the slots of their tuples, each a sorted
+    run. For `upper` of a band's boxes these are the high bounds; otherwise both runs are the batch as it
+    is, and slots are not looked at. `width` is that of the widest box in the array that is searched. Behind
+    the last bound comes one that is `closing`.
 
     Latency: 3 cycles from `start`. Throughput: one bound per cycle.
     """

@@ -43,7 +43,7 @@ def pairs_layout() -> data.StructLayout:
 
 
 class Materialiser(wiring.Component):
-    """Reads the records of each range, or those outside it if the first dimension is negated, and compares them.
+    """Reads the records of each range, or outside it if the first dimension is negated, and compares them.
 
     Of the array at `address` there are `count` records. The closing pair comes behind all others.
 

@@ -7,13 +7,13 @@
     bounds ----------> [first] -> [half] ----> [quarter] -> ... ----> [last] ---> targets
 
 The index holds the first key of each partition. Every step of the search looks at entries that no other step
-looks at, so each has a memory of its own and all work at once: one bound per cycle, sorted or not, with as much
-memory as one table. The rebounding search, which begins where the last one ended, needs a single memory and
-comparator, but as many cycles as there are steps between two bounds.
+looks at, so each has a memory of its own and all work at once: one bound per cycle, sorted or not, with as
+much memory as one table. The rebounding search, which begins where the last one ended, needs a single memory
+and comparator, but a cycle for each of its steps.
 
-All records from the target's first one down lie before the bound, all from the next partition's first one up
-do not. So the bound's place is in the target or at its end, also where one key fills several partitions. A bound
-before which nothing lies has no target.
+The target's first record lies before the bound, the next partition's first one does not. So the bound's place
+is in the target or at its end, also where one key fills several partitions. A bound before which nothing lies
+has no target.
 """
 
 from amaranth import Cat, Module, Signal
@@ -36,8 +36,8 @@ def target_layout(width: int, batch: int, partitions: int) -> data.StructLayout:
 class Partitioner(wiring.Component):
     """Finds the last partition whose first record lies before the bound.
 
-    `partitions` is a power of two; an array in `bank` has the first `entries` of them. `index` takes an entry in
-    every cycle; those of an array are not changed while it is searched.
+    `partitions` is a power of two; an array in `bank` has the first `entries` of them. `index` takes an entry
+    in every cycle; those of an array are not changed while it is searched.
 
     Latency: 2 cycles for each of `1 + log2(partitions)` steps. Throughput: one bound per cycle.
     """

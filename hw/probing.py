@@ -16,6 +16,8 @@ from amaranth.lib.wiring import In, Out
 from .boundary import needs_sorting
 from .dimension import Dimension, Test
 from .materialiser import Materialiser, candidates_layout, probe_layout
+from .memory_port import MemoryPort
+from .partitioner import index_layout
 from .record import flit_layout, record_layouts
 from .search import AHEAD, Search, array_layout
 from .socket import RESULT_LAYOUT, Tag
@@ -25,20 +27,21 @@ from .sorter import Sorter
 class Probing(wiring.Component):
     """Probes with a batch of `side`, up to `batch` records sorted by their keys, one array after another.
 
-    The batch stays until the next comes, which is taken between commands. Each command names an array of the
-    other stream: the address of its first word, how many records it has, the bank of its index, and the largest
-    difference of a box's bounds (which only R probing bands looks at). The engine answers with the batch's pairs
-    in it, or with ranges if `pairs` is low, and then with a mark.
+    The batch stays until the next comes, which is taken between commands. Each command names an array of
+    the other stream: the address of its first word, how many records it has, the bank of its index, and the
+    largest difference of a box's bounds (which only R probing bands looks at). The engine answers with the
+    batch's pairs in it, or with ranges if `pairs` is low, and then with a mark.
 
-    Pairs are checked in all dimensions. Ranges are exact in the first one, but for R that probes bands: there a
-    box of less than the largest width may end before the point, and a range holds all that might match. If the
-    first dimension is negated, what matches lies outside the range; R that probes negated bands has to look at
-    all records, so its ranges are empty.
+    Pairs are checked in all dimensions. Ranges are exact in the first one, but for R that probes bands:
+    there a box of less than the largest width may end before the point, and a range holds all that might
+    match. If the first dimension is negated, what matches lies outside the range; R that probes negated
+    bands has to look at all records, so its ranges are empty.
 
-    `index` takes an entry in every cycle; those of an array are not changed while it is probed. Words of `gather`
-    are needed before those of `search` are taken, so these ports must not wait for each other.
+    `index` takes an entry in every cycle; those of an array are not changed while it is probed. Words of
+    `gather` are needed before those of `search` are taken, so these ports must not wait for each other.
 
-    Latency: see `Search` and `Materialiser`. Throughput: `lanes` records per cycle of the batch, and as these.
+    Latency: see `Search` and `Materialiser`. Throughput: `lanes` records per cycle of the batch, and as
+    these.
     """
 
     def __init__(
@@ -60,36 +63,31 @@ class Probing(wiring.Component):
         self._batch = batch
         self._capacity = partition * partitions
         self._record = record_layouts(dims)[side]
-        self._search = Search(
-            dims,
-            side,
-            lanes,
-            partition=partition,
-            partitions=partitions,
-            banks=banks,
-            batch=batch,
-            address_width=address_width,
-            ahead=ahead,
-        )
-        self._materialiser = Materialiser(
-            dims, side, lanes, capacity=self._capacity, address_width=address_width, ahead=ahead
-        )
+        self._address_width = address_width
+        self._ahead = ahead
+        self._sizes = {"partition": partition, "partitions": partitions, "banks": banks}
         array = array_layout(dims[0], capacity=self._capacity, banks=banks, address_width=address_width)
+        port = MemoryPort(lanes * self._record.size, address_width)
         super().__init__(
             {
-                "index": In(self._search.index.signature),
+                "index": In(stream.Signature(index_layout(dims[0].width, partitions, banks))),
                 "batch": In(stream.Signature(flit_layout(self._record, lanes))),
                 "command": In(stream.Signature(data.StructLayout({"array": array, "pairs": 1}))),
                 "results": Out(stream.Signature(RESULT_LAYOUT)),
-                "search": Out(self._search.memory.signature),
-                "gather": Out(self._materialiser.memory.signature),
+                "search": Out(port),
+                "gather": Out(port),
             }
         )
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.searching = search = self._search
-        m.submodules.materialiser = materialiser = self._materialiser
+        place = {"address_width": self._address_width, "ahead": self._ahead}
+        m.submodules.searching = search = Search(
+            self._dims, self._side, self._lanes, batch=self._batch, **self._sizes, **place
+        )
+        m.submodules.materialiser = materialiser = Materialiser(
+            self._dims, self._side, self._lanes, capacity=self._capacity, **place
+        )
         wiring.connect(m, wiring.flipped(self.index), search.index)
         wiring.connect(m, search.memory, wiring.flipped(self.search))
         wiring.connect(m, materialiser.memory, wiring.flipped(self.gather))

@@ -41,12 +41,13 @@ def range_layout(batch: int, capacity: int) -> data.StructLayout:
 class Search(wiring.Component):
     """Finds the range of every tuple of a batch in an array of up to `partitions` times `partition` records.
 
-    `lower` and `upper` are as the boundary generator wants them. `start` begins the search in `array`, which stays
-    as it is until the closing range has come. Ranges come in the order of their upper bounds.
+    `lower` and `upper` are as the boundary generator wants them. `start` begins the search in `array`, which
+    stays as it is until the closing range has come. Ranges come in the order of their upper bounds.
 
     A bound's partition is read whole, once for all bounds in it; partitions without bounds are not read.
 
-    Latency: the memory's and `2 * log2(partitions) + 13` cycles. Throughput: one bound or word per cycle, or both.
+    Latency: the memory's and `2 * log2(partitions) + 13` cycles. Throughput: one bound or word per cycle, or
+    both.
     """
 
     def __init__(

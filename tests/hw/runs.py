@@ -10,13 +10,26 @@ RECORD = data.StructLayout({"key": 32, "id": 32})
 def flits(keys, ids, lanes: int) -> list[dict]:
     """A run as the payloads of its flits."""
     records = [{"key": int(key), "id": int(id)} for key, id in zip(keys, ids)]
-    blank = {"key": 0, "id": 0xDEAD}
+    return flits_of(records, {"key": 0, "id": 0xDEAD}, lanes)
+
+
+def flits_of(records: list[dict], blank: dict, lanes: int) -> list[dict]:
+    """A run of any records as the payloads of its flits, filled up with `blank` ones."""
     payloads = []
     for start in range(0, len(records), lanes) or [0]:
         part = records[start : start + lanes]
         padded = part + [blank] * (lanes - len(part))
         payloads.append({"records": padded, "count": len(part), "last": start + lanes >= len(records)})
     return payloads
+
+
+def words_of(layout: data.StructLayout, records: list[dict], lanes: int) -> list[int]:
+    """An array in memory, as words; behind its last record lies what has the lowest key."""
+    bits = [layout.const(record).as_bits() for record in records]
+    return [
+        sum(record << layout.size * lane for lane, record in enumerate(bits[k : k + lanes]))
+        for k in range(0, len(bits), lanes)
+    ]
 
 
 def runs_of(payloads, lanes: int) -> list[np.ndarray]:

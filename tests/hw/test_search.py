@@ -7,45 +7,19 @@
                    [ memory model ]
 """
 
-import itertools
-
 import numpy as np
 import pytest
 
 from hw.dimension import Dimension
-from hw.errors import ParameterError
 from hw.record import record_layouts
 from hw.search import Search
 
 from .memory_model import MemoryModel
+from .runs import flits_of, words_of
 from .streams import simulate, sink, source
 
 BATCH, BANKS, ADDRESS = 64, 2, 12
 HIGHEST = 255
-
-
-def flits(records: list, lanes: int, empty) -> list[dict]:
-    """A run of records as flits."""
-    cut = [records[k : k + lanes] for k in range(0, len(records), lanes)] or [[]]
-    return [
-        {
-            "records": own + [empty] * (lanes - len(own)),
-            "count": len(own),
-            "last": k == len(cut) - 1,
-        }
-        for k, own in enumerate(cut)
-    ]
-
-
-def words_of(layout, keys: np.ndarray, lanes: int) -> list[int]:
-    """The words of a sorted array, with numbers as ids; behind the last record lies a low key."""
-    records = [layout.const({"key": int(key), "id": k}).as_bits() for k, key in enumerate(keys)]
-    records += [0] * (-len(records) % lanes)
-    size = layout.size
-    return [
-        sum(record << size * lane for lane, record in enumerate(records[k : k + lanes]))
-        for k in range(0, len(records), lanes)
-    ]
 
 
 def expected(keys: np.ndarray, low: np.ndarray, high: np.ndarray) -> list[tuple[int, int, int]]:
@@ -79,7 +53,8 @@ def run(
         ahead=16,
     )
     model = MemoryModel(dut.memory, 1 << 9, seed=seed, stall=stall, latency=12)
-    words = words_of(record_layouts(dims)["r" if side == "s" else "s"], keys, lanes)
+    records = [{"key": int(key), "id": number} for number, key in enumerate(keys)]
+    words = words_of(record_layouts(dims)["r" if side == "s" else "s"], records, lanes)
     address = 37
     model.contents[address : address + len(words)] = words
     index = [
@@ -90,8 +65,8 @@ def run(
     nothing = {"key": 0, "id": 0}
     loads = {
         dut.index: index,
-        dut.lower: flits([{"key": int(key), "id": 0} for key in lower], lanes, nothing),
-        dut.upper: flits([{"key": int(key), "id": slot} for key, slot in upper], lanes, nothing),
+        dut.lower: flits_of([{"key": int(key), "id": 0} for key in lower], nothing, lanes),
+        dut.upper: flits_of([{"key": int(key), "id": slot} for key, slot in upper], nothing, lanes),
     }
     taken = []
     cycles = []
