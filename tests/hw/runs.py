@@ -1,0 +1,46 @@
+"""Runs of records as flits, and records as numbers, for tests of engines that pass them on."""
+
+import numpy as np
+from amaranth.lib import data
+
+#: A record of 8 bytes, as of an R tuple with one dimension of 32 bits.
+RECORD = data.StructLayout({"key": 32, "id": 32})
+
+
+def flits(keys, ids, lanes: int) -> list[dict]:
+    """A run as the payloads of its flits."""
+    records = [{"key": int(key), "id": int(id)} for key, id in zip(keys, ids)]
+    return flits_of(records, {"key": 0, "id": 0xDEAD}, lanes)
+
+
+def flits_of(records: list[dict], blank: dict, lanes: int) -> list[dict]:
+    """A run of any records as the payloads of its flits, filled up with `blank` ones."""
+    payloads = []
+    for start in range(0, len(records), lanes) or [0]:
+        part = records[start : start + lanes]
+        padded = part + [blank] * (lanes - len(part))
+        payloads.append({"records": padded, "count": len(part), "last": start + lanes >= len(records)})
+    return payloads
+
+
+def words_of(layout: data.StructLayout, records: list[dict], lanes: int) -> list[int]:
+    """An array in memory, as words; behind its last record lies what has the lowest key."""
+    bits = [layout.const(record).as_bits() for record in records]
+    return [
+        sum(record << layout.size * lane for lane, record in enumerate(bits[k : k + lanes]))
+        for k in range(0, len(bits), lanes)
+    ]
+
+
+def runs_of(payloads, lanes: int) -> list[np.ndarray]:
+    """What came out, one array of (key, id) for each run; checks that only last flits are not full."""
+    runs, run = [], []
+    for flit in payloads:
+        assert flit.last or flit.count == lanes, "a flit that is not the last is not full"
+        assert flit.count or not run, "an empty flit at the end of a run"
+        run += [(flit.records[k].key, flit.records[k].id) for k in range(flit.count)]
+        if flit.last:
+            runs.append(np.array(run, np.int64).reshape(-1, 2))
+            run = []
+    assert not run, "a run without an end"
+    return runs
