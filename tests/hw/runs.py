@@ -7,14 +7,17 @@ from amaranth.lib import data
 RECORD = data.StructLayout({"key": 32, "id": 32})
 
 
-def flits(keys, ids, lanes: int) -> list[dict]:
-    """A run as the payloads of its flits."""
-    records = [{"key": int(key), "id": int(id)} for key, id in zip(keys, ids)]
-    blank = {"key": 0, "id": 0xDEAD}
+def numbered(keys) -> list[dict]:
+    """Records with these keys, and their numbers as ids."""
+    return [{"key": int(key), "id": number} for number, key in enumerate(keys)]
+
+
+def flits(records: list[dict], lanes: int) -> list[dict]:
+    """A run as the payloads of its flits; what is beyond its end is not 0."""
     payloads = []
     for start in range(0, len(records), lanes) or [0]:
         part = records[start : start + lanes]
-        padded = part + [blank] * (lanes - len(part))
+        padded = part + [{"key": 1, "id": 0xDEAD}] * (lanes - len(part))
         payloads.append({"records": padded, "count": len(part), "last": start + lanes >= len(records)})
     return payloads
 
