@@ -7,29 +7,19 @@ from amaranth.lib import data
 RECORD = data.StructLayout({"key": 32, "id": 32})
 
 
-def flits(keys, ids, lanes: int) -> list[dict]:
-    """A run as the payloads of its flits."""
-    records = [{"key": int(key), "id": int(id)} for key, id in zip(keys, ids)]
-    return flits_of(records, {"key": 0, "id": 0xDEAD}, lanes)
+def numbered(keys) -> list[dict]:
+    """Records with these keys, and their numbers as ids."""
+    return [{"key": int(key), "id": number} for number, key in enumerate(keys)]
 
 
-def flits_of(records: list[dict], blank: dict, lanes: int) -> list[dict]:
-    """A run of any records as the payloads of its flits, filled up with `blank` ones."""
+def flits(records: list[dict], lanes: int) -> list[dict]:
+    """A run as the payloads of its flits; what is beyond its end is not 0."""
     payloads = []
     for start in range(0, len(records), lanes) or [0]:
         part = records[start : start + lanes]
-        padded = part + [blank] * (lanes - len(part))
+        padded = part + [{"key": 1, "id": 0xDEAD}] * (lanes - len(part))
         payloads.append({"records": padded, "count": len(part), "last": start + lanes >= len(records)})
     return payloads
-
-
-def words_of(layout: data.StructLayout, records: list[dict], lanes: int) -> list[int]:
-    """An array in memory, as words; behind its last record lies what has the lowest key."""
-    bits = [layout.const(record).as_bits() for record in records]
-    return [
-        sum(record << layout.size * lane for lane, record in enumerate(bits[k : k + lanes]))
-        for k in range(0, len(bits), lanes)
-    ]
 
 
 def runs_of(payloads, lanes: int) -> list[np.ndarray]:
