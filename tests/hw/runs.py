@@ -14,12 +14,26 @@ def numbered(keys) -> list[dict]:
 
 def flits(records: list[dict], lanes: int) -> list[dict]:
     """A run as the payloads of its flits; what is beyond its end is not 0."""
+    return flits_of(records, {"key": 1, "id": 0xDEAD}, lanes)
+
+
+def flits_of(records: list[dict], blank: dict, lanes: int) -> list[dict]:
+    """A run of any records as the payloads of its flits, filled up with `blank` ones."""
     payloads = []
     for start in range(0, len(records), lanes) or [0]:
         part = records[start : start + lanes]
-        padded = part + [{"key": 1, "id": 0xDEAD}] * (lanes - len(part))
+        padded = part + [blank] * (lanes - len(part))
         payloads.append({"records": padded, "count": len(part), "last": start + lanes >= len(records)})
     return payloads
+
+
+def words_of(layout: data.StructLayout, records: list[dict], lanes: int) -> list[int]:
+    """An array in memory, as words; behind its last record lies what has the lowest key."""
+    bits = [layout.const(record).as_bits() for record in records]
+    return [
+        sum(record << layout.size * lane for lane, record in enumerate(bits[k : k + lanes]))
+        for k in range(0, len(bits), lanes)
+    ]
 
 
 def runs_of(payloads, lanes: int) -> list[np.ndarray]:
