@@ -10,7 +10,7 @@ from .record import flit_layout
 class Widest(wiring.Component):
     """Watches a run whose records have `hi` beside `key`: `width` is the largest difference.
 
-    `moves` is high when `flit` goes by. `settled` is high, and `width` right, `lanes` + 2 cycles after the last.
+    `moves` is high when `flit` goes by. `lanes` + 2 cycles after the last one `width` is right and `settled`.
 
     Throughput: one flit per cycle.
     """

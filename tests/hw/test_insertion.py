@@ -10,18 +10,14 @@
 from itertools import chain
 from operator import itemgetter
 
-import numpy as np
 import pytest
-from amaranth.lib import data
 
 from hw.insertion import Insertion
 
 from .memory_model import MemoryModel
-from .runs import RECORD, flits
+from .runs import BOX, RECORD, flits, from_words, sorted_records, to_words
 from .streams import simulate, sink, source
 
-#: A box: its low bound is the key.
-BOX = data.StructLayout({"key": 16, "id": 32, "hi": 16})
 ADDRESS_WIDTH = 14
 BURST = 8
 PARTITION = 16
@@ -29,32 +25,6 @@ RECORDS = 200
 COMMANDS = 5
 #: Words between which an array and its target lie.
 SLOT = 256
-
-
-def to_words(records: list[dict], layout, lanes: int) -> list[int]:
-    """Records as they lie in memory."""
-    words = []
-    for start in range(0, len(records), lanes):
-        part = [layout.const(record).as_bits() for record in records[start : start + lanes]]
-        words.append(sum(bits << k * layout.size for k, bits in enumerate(part)))
-    return words
-
-
-def from_words(words: list[int], count: int, layout, lanes: int) -> list[dict]:
-    """And back."""
-    mask = (1 << layout.size) - 1
-    bits = [word >> k * layout.size & mask for word in words for k in range(lanes)][:count]
-    return [{name: layout.from_bits(one)[name] for name in layout.members} for one in bits]
-
-
-def made(rng, layout, count: int, span: int, first_id: int) -> list[dict]:
-    """Sorted records, numbered in their order."""
-    keys = np.sort(rng.integers(0, span, count)).tolist()
-    records = [{"key": key, "id": first_id + k} for k, key in enumerate(keys)]
-    if "hi" in layout.members:
-        for record in records:
-            record["hi"] = min(record["key"] + int(rng.integers(0, 100)), (1 << 16) - 1)
-    return records
 
 
 @pytest.mark.parametrize("lanes, levels", [(1, 1), (2, 2), (4, 1), (4, 3), (8, 1)])
@@ -78,11 +48,11 @@ def test_batches_are_merged_with_arrays_in_memory(lanes, levels, layout, stall, 
         span = int(rng.choice([1, 5, 1 << 16]))
         counts = [int(rng.integers(0, RECORDS // (levels + 1))) * (rng.random() < 0.8) for _ in range(levels)]
         places = [int(next(slots)) * SLOT + int(rng.integers(0, 20)) for _ in range(levels + 1)]
-        arrays = [made(rng, layout, count, span, 1000 * k) for k, count in enumerate(counts)]
+        arrays = [sorted_records(rng, layout, count, span, 1000 * k) for k, count in enumerate(counts)]
         for array, place in zip(arrays, places):
             words = to_words(array, layout, lanes)
             model.contents[place : place + len(words)] = words
-        batch = made(rng, layout, int(rng.choice([0, 1, 30, RECORDS - sum(counts)])), span, 10_000)
+        batch = sorted_records(rng, layout, int(rng.choice([0, 1, 30, RECORDS - sum(counts)])), span, 10_000)
         batches += flits(batch, lanes)
         given = [{"address": place, "count": count} for place, count in zip(places, counts)]
         commands.append({"arrays": given, "target": places[-1]})
