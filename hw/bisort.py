@@ -41,8 +41,9 @@ from .read_queue import ReadQueue
 from .record import record_layouts, record_of
 from .run_reader import ReadShare
 from .skid import Skid
-from .socket import RESULT_LAYOUT, Fault, Kind, Socket, Tag
+from .socket import ID_WIDTH, QUERY_WIDTH, RESULT_LAYOUT, Fault, Kind, Socket, Tag
 from .sorter import Sorter
+from .subwindow_command import COMMAND_LAYOUT, Command
 from .subwindows import Subwindows
 
 #: Words of a burst, and how many are asked for ahead of their use: more than a memory takes to answer.
@@ -100,12 +101,20 @@ def _power_of_two(least: int) -> int:
     return 1 << (least - 1).bit_length()
 
 
+#: Whether tuples are inserted, whether they probe, and whether main arrays are answered with ranges.
+MODE_LAYOUT = data.StructLayout({"insert": 1, "probe": 1, "ranges": 1})
+DEFAULT_MODE = {"insert": 1, "probe": 1, "ranges": 0}
+#: Ranges tell their subwindow in the bits of a query's number.
+MOST_WITH_RANGES = 1 << QUERY_WIDTH
+
+
 class Then(enum.Enum, shape=2):
     """What follows an episode."""
 
     COLLECT = 0
     SPEAK = 1  # a mark
     CLEAR = 2  # the windows are emptied
+    OBEY = 3  # a command is carried out
 
 
 class BiSort(wiring.Component):
@@ -173,13 +182,13 @@ class BiSort(wiring.Component):
 
         # The stream whose turn it is, 0 for R, and the opposite one.
         side = Signal()
-        age = Signal(range(g.places))  # of the opposite subwindow that is probed, 0 for the oldest
+        age = Signal(range(g.places + 1))  # of the opposite subwindow that is probed, 0 for the oldest
         number = Signal(range(g.places + 1))  # of the own subwindow that is looked at
         own, met = Signal(rings[0].shown.shape()), Signal(rings[0].shown.shape())
         used, met_used, full = Signal.like(rings[0].used), Signal.like(rings[0].used), Signal()
         count, members, met_members = (Signal.like(buffers[0].count) for _ in range(3))
         spare = Signal.like(rings[0].spare)
-        feed, whole, settle, create, expire, update, clear = (Signal() for _ in range(7))
+        feed, whole, settle, drop, create, expire, update, clear = (Signal() for _ in range(8))
         items = Signal.like(buffers[0].items.payload)
         items_valid, items_ready = Signal(), Signal()
         with m.Switch(side):
@@ -191,7 +200,8 @@ class BiSort(wiring.Component):
                         *(count.eq(buffer.count), members.eq(buffer.members)),
                         met_members.eq(buffers[1 - k].members),
                         *(items.eq(buffer.items.p), items_valid.eq(buffer.items.valid)),
-                        *(buffer.items.ready.eq(items_ready), buffer.feed.eq(feed), buffer.settle.eq(settle)),
+                        *(buffer.items.ready.eq(items_ready), buffer.feed.eq(feed)),
+                        *(buffer.settle.eq(settle), buffer.drop.eq(drop)),
                         *(ring.create.eq(create), ring.expire.eq(expire), ring.update.eq(update)),
                     ]
         for k, (buffer, ring) in enumerate(zip(buffers, rings)):
@@ -209,6 +219,11 @@ class BiSort(wiring.Component):
             first = Signal(address_layout(g.stride, g.slots))
             m.d.comb += [first.slot.eq(slot), first.side.eq(of)]
             return first.as_value()
+
+        # What is done with the tuples of each stream.
+        modes = [Signal(MODE_LAYOUT, init=DEFAULT_MODE, name=f"mode_{name}") for name in SIDES]
+        mode = Signal(MODE_LAYOUT)
+        m.d.comb += mode.eq(Mux(side, modes[1], modes[0]))
 
         # Sorted runs go to whom they are for; the index is kept where the opposite stream probes.
         merging = Signal()
@@ -234,7 +249,7 @@ class BiSort(wiring.Component):
                 probing.command.p.array.count.eq(met.count),
                 probing.command.p.array.bank.eq(met.slot),
                 probing.command.p.array.width.eq(met.width),
-                probing.command.p.pairs.eq(1),
+                probing.command.p.pairs.eq(~modes[k].ranges),
                 probing.index.p.bank.eq(spare),
                 probing.index.p.entry.eq(insertion.index.p.entry),
                 probing.index.p.key.eq(insertion.index.p.key),
@@ -282,6 +297,7 @@ class BiSort(wiring.Component):
                 m.d.comb += [
                     ended.eq(results.valid & (results.p.tag == Tag.MARK)),
                     skid.input.payload.eq(results.payload),
+                    skid.input.p.query.eq(Mux(results.p.tag == Tag.RANGE, age, 0)),
                     skid.input.valid.eq(results.valid & ~ended),
                     results.ready.eq(skid.input.ready | ended),
                 ]
@@ -297,8 +313,11 @@ class BiSort(wiring.Component):
         # Tuples come in.
         word = self.tuples.payload
         then = Signal(Then)
+        instruction = Signal(ID_WIDTH, reset_less=True)
+        command = data.View(COMMAND_LAYOUT, instruction[: COMMAND_LAYOUT.size])
         horizons = [Signal(OPTION_LAYOUT, name=f"horizon_{name}") for name in SIDES]
         horizon = Signal(OPTION_LAYOUT)
+        obeying = Signal()
         taken = Signal(2)
         m.d.comb += [horizon.eq(Mux(side, horizons[1], horizons[0])), evictions.horizon.eq(horizon.id)]
         for k, (name, buffer) in enumerate(zip(SIDES, buffers)):
@@ -313,7 +332,7 @@ class BiSort(wiring.Component):
                     m.next = "COLLECT"
             with m.State("COLLECT"):
                 m.d.comb += self.tuples.ready.eq(1)
-                m.d.sync += [side.eq(0), then.eq(Then.COLLECT)]
+                m.d.sync += [side.eq(0), then.eq(Then.COLLECT), obeying.eq(0)]
                 with m.If(self.tuples.valid):
                     with m.Switch(word.kind):
                         for k, kind in enumerate((Kind.R, Kind.S)):
@@ -334,6 +353,9 @@ class BiSort(wiring.Component):
                                 record_out.body.mark.id.eq(word.id),
                             ]
                             m.next = "BEGIN"
+                        with m.Case(Kind.INSTRUCTION):
+                            m.d.sync += [then.eq(Then.OBEY), instruction.eq(word.id)]
+                            m.next = "BEGIN"
                         with m.Default():
                             m.d.sync += [
                                 record_out.tag.eq(Tag.ERROR),
@@ -351,6 +373,8 @@ class BiSort(wiring.Component):
                 m.d.sync += age.eq(0)
                 with m.If(count == members):
                     m.next = "NEXT"
+                with m.Elif(~mode.probe):
+                    m.next = "SETTLE"
                 with m.Elif(met_used == 0):
                     m.next = "SEARCH"
                 with m.Else():
@@ -361,18 +385,21 @@ class BiSort(wiring.Component):
                 with m.If(sorter.output.valid & sorter.output.ready & sorter.output.p.last):
                     m.next = "PROBE"
             with m.State("PROBE"):
-                for k, probing in enumerate(probings):
-                    with m.If(side == k):
-                        m.d.comb += probing.command.valid.eq(1)
-                        with m.If(probing.command.ready):
-                            m.next = "PROBING"
+                with m.If(age == met_used):
+                    m.next = "SEARCH"
+                with m.Elif(met.count == 0):
+                    m.d.sync += age.eq(age + 1)
+                with m.Else():
+                    for k, probing in enumerate(probings):
+                        with m.If(side == k):
+                            m.d.comb += probing.command.valid.eq(1)
+                            with m.If(probing.command.ready):
+                                m.next = "PROBING"
             with m.State("PROBING"):
                 m.d.comb += probed.eq(1)
                 with m.If(ended):
                     m.d.sync += age.eq(age + 1)
                     m.next = "PROBE"
-                    with m.If(age == met_used - 1):
-                        m.next = "SEARCH"
             with m.State("SEARCH"):
                 with m.If(met_members == 0):
                     m.next = "SETTLE"
@@ -392,9 +419,9 @@ class BiSort(wiring.Component):
                 with m.If(ended):
                     m.next = "SETTLE"
             with m.State("SETTLE"):
-                m.d.comb += settle.eq(1)
+                m.d.comb += [settle.eq(mode.insert), drop.eq(~mode.insert)]
                 m.next = "NEXT"
-                with m.If(count > g.linear):
+                with m.If(mode.insert & (count > g.linear)):
                     m.next = "PLACE"
 
             # A buffer of more than a linear search should meet goes into the newest subwindow.
@@ -411,6 +438,8 @@ class BiSort(wiring.Component):
                 with m.If(~horizon.valid | evictions.command.ready):
                     m.d.comb += expire.eq(1)
                     m.next = "CREATE"
+                    with m.If(obeying & (command.command == Command.EXPIRE)):
+                        m.next = "COLLECT"
             with m.State("CREATE"):
                 m.d.comb += [number.eq(used), create.eq(1)]
                 m.next = "PLACE"
@@ -423,6 +452,8 @@ class BiSort(wiring.Component):
                 with m.If(insertion.answers.valid):
                     m.d.comb += update.eq(1)
                     m.next = "NEXT"
+                    with m.If(obeying):
+                        m.next = "OBEY"
             with m.State("NEXT"):
                 m.d.sync += side.eq(1)
                 m.next = "BEGIN"
@@ -433,7 +464,57 @@ class BiSort(wiring.Component):
                     with m.Elif(then == Then.CLEAR):
                         m.d.comb += clear.eq(1)
                         m.d.sync += [own_horizon.valid.eq(0) for own_horizon in horizons]
+                        m.d.sync += [own_mode.eq(own_mode.shape().const(DEFAULT_MODE)) for own_mode in modes]
                         m.next = "CLEAR"
+                    with m.Elif(then == Then.OBEY):
+                        m.d.sync += [side.eq(command.side), obeying.eq(1)]
+                        m.next = "OBEY"
+
+            # A command, when all tuples before it are where they belong.
+            with m.State("OBEY"):
+                m.next = "COLLECT"
+                refused = Signal()
+                with m.Switch(command.command):
+                    with m.Case(Command.TUPLES):
+                        m.d.comb += refused.eq(command.ranges if p.cores >= MOST_WITH_RANGES else 0)
+                        for k, own_mode in enumerate(modes):
+                            with m.If((side == k) & ~refused):
+                                m.d.sync += [
+                                    own_mode.insert.eq(command.insert),
+                                    own_mode.probe.eq(command.probe),
+                                    own_mode.ranges.eq(command.ranges),
+                                ]
+                    with m.Case(Command.CREATE):
+                        # What waits belongs to the subwindow that was the newest until now.
+                        with m.If(count != 0):
+                            m.next = "PLACE"
+                        with m.Else():
+                            m.d.comb += [refused.eq(full), number.eq(used), create.eq(~full)]
+                    with m.Case(Command.EXPIRE):
+                        m.d.comb += refused.eq(used == 0)
+                        m.next = "EXPIRE"
+                    with m.Case(Command.STATUS):
+                        status = record_out.body.status
+                        m.d.sync += [
+                            record_out.tag.eq(Tag.STATUS),
+                            status.side.eq(side),
+                            status.subwindows.eq(used),
+                            status.newest_full.eq((used != 0) & (own.count >= p.segment)),
+                            status.newest.eq(Mux(used != 0, own.count, 0)),
+                            status.waiting.eq(count),
+                        ]
+                        m.next = "OLDEST"
+                with m.If(refused):
+                    m.d.sync += [
+                        record_out.tag.eq(Tag.ERROR),
+                        record_out.body.error.fault.eq(Fault.ILLEGAL_INSTRUCTION),
+                        record_out.body.error.value.eq(instruction),
+                    ]
+                    m.next = "SPEAK"
+            with m.State("OLDEST"):
+                m.d.comb += number.eq(0)
+                m.d.sync += record_out.body.status.oldest_empty.eq((used == 0) | (own.count == 0))
+                m.next = "SPEAK"
 
         compared = self._share_memory(m, side, probings, insertion, evictions)
         for linear in linears:

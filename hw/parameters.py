@@ -106,5 +106,13 @@ class Parameters:
 
     @property
     def capacity(self) -> int:
-        """How many tuples of each stream the windows hold."""
+        """How many tuples of each stream the windows hold at least."""
         return self.cores * self.segment
+
+    @property
+    def most(self) -> int:
+        """How many tuples of each stream a tuple may meet at most."""
+        if self.architecture != "bisort":
+            return self.capacity
+        # One more subwindow, each as full as a batch may make it, and a batch on either side.
+        return (self.cores + 1) * (self.segment + self.buffer) + 2 * self.buffer

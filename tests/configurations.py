@@ -18,6 +18,7 @@ DEVICES = {
     "serial_ecp5": "sim:handshake?cores=2&segment=4&lanes=1&dims=equal16,at_most8&netlist=ecp5",
     "serial_xc6v": "sim:handshake?cores=2&segment=4&lanes=1&dims=equal16,at_most8&netlist=xc6v",
     "opblock_ecp5": "sim:opblock?cores=3&segment=2&lanes=1&dims=band8,band8&netlist=ecp5",
+    "bisort_ecp5": "sim:bisort?cores=1&segment=4&lanes=1&buffer=2&dims=equal8&netlist=ecp5",
     "opblock_xc6v": "sim:opblock?cores=3&segment=2&lanes=1&dims=band8,band8&netlist=xc6v",
 }
 NETLISTS = tuple(name for name, url in DEVICES.items() if "netlist=" in url)

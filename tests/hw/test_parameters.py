@@ -16,7 +16,10 @@ def refusal(function, *arguments, **options) -> str:
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({"architecture": "handshaek"}, "architecture must be one of handshake, opblock, not 'handshaek'"),
+        (
+            {"architecture": "handshaek"},
+            "architecture must be one of handshake, opblock, bisort, not 'handshaek'",
+        ),
         ({"cores": 0}, "cores must be an integer from 1 to 1024, not 0"),
         ({"cores": 2.0}, "cores must be an integer from 1 to 1024, not 2.0"),
         ({"segment": 1025}, "segment must be an integer from 1 to 1024, not 1025"),
