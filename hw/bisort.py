@@ -24,7 +24,7 @@ the new tuples of S do the same, and find those of R too: so two tuples meet onc
 from dataclasses import dataclass
 from math import isqrt
 
-from amaranth import Module, Mux, Signal, Value
+from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import Out
 
@@ -324,6 +324,9 @@ class BiSort(wiring.Component):
             incoming = data.View(records[name], buffer.record.as_value())
             m.d.comb += [incoming[field].eq(value) for field, value in record_of(dims, name, word).items()]
             m.d.comb += buffer.store.eq(taken[k])
+        # Tuples that all are inserted and probe may wait together, whichever came first; others may not.
+        apart = ~Cat(own_mode[name] for own_mode in modes for name in ("insert", "probe")).all()
+        new = [buffer.count != buffer.members for buffer in buffers]
         m.d.comb += number.eq(used - 1)
 
         with m.FSM():
@@ -337,8 +340,9 @@ class BiSort(wiring.Component):
                     with m.Switch(word.kind):
                         for k, kind in enumerate((Kind.R, Kind.S)):
                             with m.Case(kind):
-                                m.d.comb += taken[k].eq(1)
-                                with m.If(buffers[k].count == p.buffer - 1):
+                                m.d.comb += taken[k].eq(~apart | ~new[1 - k])
+                                m.d.comb += self.tuples.ready.eq(taken[k])
+                                with m.If(~taken[k] | (buffers[k].count == p.buffer - 1)):
                                     m.next = "BEGIN"
                         for kind, own_horizon in zip((Kind.HORIZON_R, Kind.HORIZON_S), horizons):
                             with m.Case(kind):
