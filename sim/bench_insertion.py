@@ -232,7 +232,7 @@ def inserting(seed: int = 1) -> str:
     )
     return (
         f"The paper's board: {PAPER_MERGERS} mergers at {PAPER_MHZ} MHz, {PAPER_BYTES:.1f} bytes per cycle "
-        f"read or written;\n{moved:,} bytes take it {paper:,.0f} cycles at best, if its memory never waits.\n\n"
+        f"read or written;\n{moved:,} bytes take it {paper:,.0f} cycles if its memory never waits.\n\n"
         + tabulate(rows, headers, disable_numparse=True, stralign="right")
     )
 
