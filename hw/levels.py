@@ -44,6 +44,21 @@ def level_for(counts: list[int], batch: int, room: list[int], *, whole: bool = F
     raise AssertionError("counts has an entry for each level")
 
 
+def leveled_layout(address_width: int, records: int) -> data.StructLayout:
+    """Insert a batch of so many records, where the `main` array may be replaced by one at `target`.
+
+    With `whole` it shall be, and take in all small ones.
+    """
+    return data.StructLayout(
+        {
+            "main": array_layout(address_width, records),
+            "target": address_width,
+            "batch": range(records + 1),
+            "whole": 1,
+        }
+    )
+
+
 def small_words(records: int, batch: int, levels: int, lanes: int) -> list[int]:
     """The words of each small array, of which there are two per level."""
     return [-(-room // lanes) for room in capacities(records, batch, levels)[:-1]]
@@ -60,11 +75,10 @@ def small_layout(
 class LeveledInsertion(wiring.Component):
     """An `Insertion` that chooses which arrays it merges; with one level it always takes the main array.
 
-    A command brings the `main` array, where a new one may lie (`target`), how many records the batch has, and
-    whether it shall leave a single array (`whole`). The answer says whether there is a new main array, and
-    count and width of the array that was made. Small ones lie from the word `base` on, at places of
-    `small_words`, two for each level in turn; `smalls` shows what is in them, newest first, and `into` where
-    the `index` that comes out belongs. `clear`, between commands, forgets them.
+    A command is taken with its answer, which says whether there is a new main array, and count and width of
+    the array that was made. Small ones lie from the word `base` on, at places of `small_words`, two for each
+    level in turn; `smalls` shows what is in them, newest first, and `into` where the `index` that comes out
+    belongs. `clear`, between commands, forgets them.
 
     Latency: up to `levels + 2` cycles more than `Insertion`. Throughput: as there.
     """
@@ -100,18 +114,7 @@ class LeveledInsertion(wiring.Component):
         small = small_layout(record, address_width, records, levels)
         super().__init__(
             {
-                "commands": In(
-                    stream.Signature(
-                        data.StructLayout(
-                            {
-                                "main": array_layout(address_width, records),
-                                "target": address_width,
-                                "batch": range(records + 1),
-                                "whole": 1,
-                            }
-                        )
-                    )
-                ),
+                "commands": In(stream.Signature(leveled_layout(address_width, records))),
                 "answers": Out(
                     stream.Signature(data.StructLayout({"main": 1, **answer_layout(record, records).members}))
                 ),

@@ -81,6 +81,7 @@ class RunReader(wiring.Component):
 
         running = Signal()
         left = Signal.like(command.count)
+        last = Signal()
         word = data.View(flit.records.shape(), queue.r_data)
         m.d.comb += [
             self.command.ready.eq(~asking & ~running),
@@ -88,14 +89,15 @@ class RunReader(wiring.Component):
             queue.w_en.eq(self.words.valid),
             self.words.ready.eq(queue.w_rdy),
             flit.records.eq(word),
-            flit.last.eq(left <= lanes),
-            flit.count.eq(Mux(flit.last, left, lanes)),
+            last.eq(left <= lanes),
+            flit.last.eq(last),
+            flit.count.eq(Mux(last, left, lanes)),
             self.output.valid.eq(running & (queue.r_rdy | (left == 0))),
             queue.r_en.eq(running & self.output.ready & (left != 0)),
         ]
         with m.If(self.output.valid & self.output.ready):
             m.d.sync += left.eq(left - lanes)
-            with m.If(flit.last):
+            with m.If(last):
                 m.d.sync += running.eq(0)
         with m.If(self.command.valid & self.command.ready):
             m.d.sync += [array.eq(command), left.eq(command.count), asking.eq(1), running.eq(1)]
