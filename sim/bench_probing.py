@@ -21,7 +21,7 @@ from tqdm import tqdm
 from hw.dimension import Dimension
 from hw.probing import Probing
 from hw.record import record_layouts
-from hw.words import pack, unpack
+from hw.words import pack, pack_run, unpack
 
 from .dram import DDR, Timing
 from .engine import Library, load
@@ -88,16 +88,6 @@ def built(dims: tuple[Dimension, ...], lanes: int) -> tuple[Library, Probing]:
     return load(lambda: engine, f"probing_{dims[0]}_{lanes}"), engine
 
 
-def flit_rows(layout, records: np.ndarray, lanes: int) -> np.ndarray:
-    """A run of whole flits, from rows of records."""
-    flits = len(records) // lanes
-    last = np.arange(flits) == flits - 1
-    rows = pack(layout, {"count": lanes, "last": last.astype(np.uint32)}, flits)
-    own = records.reshape(flits, -1)
-    rows[:, : own.shape[1]] |= own
-    return rows
-
-
 def measure(case: Case, timing: Timing, seed: int = 1) -> Cost:
     """Simulates one case and compares all ranges with NumPy's."""
     rng = np.random.default_rng(seed)
@@ -121,7 +111,7 @@ def measure(case: Case, timing: Timing, seed: int = 1) -> Cost:
         first = keys[::PARTITION]
         index = pack(engine.index.p.shape(), {"entry": np.arange(len(first)), "key": first}, len(first))
         model.run({"index": index}, {})
-        batch = flit_rows(engine.batch.p.shape(), pack(layouts["s"], box, BATCH), lanes)
+        batch = pack_run(layouts["s"], pack(layouts["s"], box, BATCH), lanes)
         command = pack(engine.command.p.shape(), {"array.count": size}, 1)
         # The command waits until the batch is in.
         run = model.run({"batch": batch, "command": command}, {"results": BATCH + 1})
