@@ -58,7 +58,7 @@ SIDES = ("r", "s")
 class Geometry:
     """What follows from the parameters: how arrays lie in memory and how their index is cut."""
 
-    most: int  #: tuples of a subwindow: it is full at `segment`, and the batch that fills it may be more
+    most: int  #: tuples of a subwindow: with `segment` of them it is full, and the last batch may bring more
     partition: int  #: records of a partition
     partitions: int  #: of a subwindow
     places: int  #: subwindows of a ring
@@ -73,7 +73,7 @@ class Geometry:
         p = parameters
         most = p.segment + p.buffer - 1
         partition = max(4 * p.lanes, _power_of_two(-(-most // MOST_PARTITIONS)))
-        partitions = _power_of_two(-(-most // partition))
+        partitions = max(2, _power_of_two(-(-most // partition)))
         slots = p.cores + 2
         stride = _power_of_two(-(-most // p.lanes))
         record = record_layouts(p.dims)["s"]
@@ -188,7 +188,7 @@ class BiSort(wiring.Component):
         used, met_used, full = Signal.like(rings[0].used), Signal.like(rings[0].used), Signal()
         count, members, met_members = (Signal.like(buffers[0].count) for _ in range(3))
         spare = Signal.like(rings[0].spare)
-        feed, whole, settle, drop, create, expire, update, clear = (Signal() for _ in range(8))
+        feed, whole, settle, drop, create, expire, update, forget, clear = (Signal() for _ in range(9))
         items = Signal.like(buffers[0].items.payload)
         items_valid, items_ready = Signal(), Signal()
         with m.Switch(side):
@@ -211,7 +211,7 @@ class BiSort(wiring.Component):
                 ring.width.eq(insertion.answers.p.width),
                 ring.clear.eq(clear),
                 buffer.all.eq(whole),
-                buffer.clear.eq(clear | update & (side == k)),
+                buffer.clear.eq(clear | (update | forget) & (side == k)),
             ]
 
         def array(of: Value, slot: Value) -> Value:
@@ -430,7 +430,7 @@ class BiSort(wiring.Component):
 
             # A buffer of more than a linear search should meet goes into the newest subwindow.
             with m.State("PLACE"):
-                with m.If((used != 0) & (own.count < p.segment)):
+                with m.If((used != 0) & (own.count + count <= g.most)):
                     m.d.comb += [feed.eq(1), whole.eq(1)]
                     m.next = "MERGE"
                 with m.Elif(full):
@@ -443,6 +443,8 @@ class BiSort(wiring.Component):
                     m.d.comb += expire.eq(1)
                     m.next = "CREATE"
                     with m.If(obeying & (command.command == Command.EXPIRE)):
+                        # What waits belongs to the newest subwindow, and leaves with it.
+                        m.d.comb += forget.eq(used == 1)
                         m.next = "COLLECT"
             with m.State("CREATE"):
                 m.d.comb += [number.eq(used), create.eq(1)]

@@ -16,7 +16,7 @@ class Command(enum.Enum, shape=2):
 
     TUPLES = 0  #: whether the tuples of `side` that follow are inserted, whether they probe, and for what
     CREATE = 1  #: `side` gets an empty subwindow, its newest; those before it take no more tuples
-    EXPIRE = 2  #: the oldest subwindow of `side` is dropped whole
+    EXPIRE = 2  #: the oldest subwindow of `side` is dropped whole, and what waits with the last one
     STATUS = 3  #: a STATUS result about `side`
 
 

@@ -141,6 +141,7 @@ class Testbench:
         p = self.parameters
         if p.architecture != "bisort":
             return [max(0, int((is_s == side).sum()) - p.capacity) for side in (0, 1)]
+        g = Geometry.of(p)
         waiting, rings, gone = [0, 0], [[], []], [0, 0]
         for side in [*is_s.astype(int).tolist(), None]:
             if side is not None:
@@ -148,9 +149,9 @@ class Testbench:
                 if waiting[side] < p.buffer:
                     continue
             for own, ring in enumerate(rings):
-                if waiting[own] <= Geometry.of(p).linear:
+                if waiting[own] <= g.linear:
                     continue
-                if not ring or ring[-1] >= p.segment:
+                if not ring or ring[-1] + waiting[own] > g.most:
                     if len(ring) == p.cores + 1:
                         gone[own] += ring.pop(0)
                     ring.append(0)
