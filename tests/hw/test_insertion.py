@@ -97,13 +97,13 @@ DISTRIBUTIONS = {
 }
 
 
-@pytest.mark.parametrize("lanes, levels", [(1, 1), (4, 1), (2, 2)])
+@pytest.mark.parametrize("lanes, levels, words", [(1, 1, 60), (4, 1, 60), (2, 2, 150)])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_a_word_is_written_in_every_cycle(lanes, levels, name, seed):
-    words, latency, burst = 60, 20, 16
+def test_a_word_is_written_in_every_cycle(lanes, levels, words, name, seed):
+    latency, burst, ahead = 20, 16, 64
     each, runs = words * lanes, levels + 1
     sizes = {"partition": PARTITION, "address_width": ADDRESS_WIDTH, "levels": levels, "burst": burst}
-    dut = Insertion(RECORD, lanes, records=runs * each, ahead=64, **sizes)
+    dut = Insertion(RECORD, lanes, records=runs * each, ahead=ahead, **sizes)
     model = MemoryModel(dut.memory, 1 << ADDRESS_WIDTH, seed=seed, stall=0, latency=latency)
     keys = [[DISTRIBUTIONS[name](i, runs, k, each) for k in range(each)] for i in range(runs)]
     for i in range(levels):
@@ -122,6 +122,6 @@ def test_a_word_is_written_in_every_cycle(lanes, levels, name, seed):
     )
     got = from_words(model.contents[levels * SLOT :], runs * each, RECORD, lanes)
     assert [record["key"] for record in got] == sorted(chain(*keys))
-    # Beside a cycle per word: the way of the first words, for each array behind a burst of the one before, and a
-    # burst that is gathered, and its way.
-    assert answers[0][0] <= runs * words + 2 * latency + levels * burst + 25
+    # Beside a cycle per word: the way of the first words and of the last, a burst that is gathered, and words of
+    # other arrays which come before they are needed, while those that are needed wait.
+    assert answers[0][0] <= runs * words + 2 * latency + burst + (levels - 1) * ahead + 25
