@@ -122,6 +122,6 @@ def test_a_word_is_written_in_every_cycle(lanes, levels, words, name, seed):
     )
     got = from_words(model.contents[levels * SLOT :], runs * each, RECORD, lanes)
     assert [record["key"] for record in got] == sorted(chain(*keys))
-    # Beside a cycle per word: the way of the first words and of the last, a burst that is gathered, and words of
-    # other arrays which come before they are needed, while those that are needed wait.
+    # Beside a cycle per word: the way of the first words and of the last, a burst that is gathered, and words
+    # of other arrays which come before they are needed, while those that are needed wait.
     assert answers[0][0] <= runs * words + 2 * latency + burst + (levels - 1) * ahead + 25
