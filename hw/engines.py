@@ -54,8 +54,8 @@ def main() -> None:
         *("ECP5 LUT", "ECP5 FF", "MHz", "G records/s", "GB/s"),
     )
     print(
-        f"Mergers of {RECORD.size // 8}-byte records with {RECORD['key'].width}-bit keys: cells on xc6v, mapped "
-        f"by yosys {tools.yosys().version};\nECP5-85F, routed with one seed, asked for {timing.ASKED_MHZ} MHz, "
+        f"Mergers of {RECORD.size // 8}-byte records with {RECORD['key'].width}-bit keys: cells on xc6v, by "
+        f"yosys {tools.yosys().version};\nECP5-85F, routed with one seed, asked for {timing.ASKED_MHZ} MHz, "
         "between registers that are counted too\n"
     )
     print(tabulate(rows, headers, floatfmt=".1f"))
