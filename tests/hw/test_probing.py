@@ -179,7 +179,7 @@ def test_ranges_of_bands_of_equal_width_are_exact_both_ways(seed, rng):
 
 
 def test_boxes_of_one_width_and_of_many_take_turns(seed, rng):
-    """Upper bounds that come sorted do not wait for the sorter; what it makes of them is not a later batch's."""
+    """Upper bounds that come sorted do not wait for the sorter; what it makes of them is no later batch's."""
     dims = (Dimension.parse("band8"),)
     points, r = tuples(dims, "r", 30, rng, 0)
     batches, expected = [], []
