@@ -162,7 +162,7 @@ class FlitMerger(wiring.Component):
         count = [Signal(range(lanes + 1), name=f"count_{k}", reset_less=True) for k in range(1, depth)]
         valid = Signal(depth)
         final = Signal(depth)  # the run's last flit
-        move = Signal(depth)
+        move = [Signal(name=f"move_{k}") for k in range(depth)]
 
         step = Signal()
         ends = Signal(lanes)

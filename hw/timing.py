@@ -12,7 +12,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -65,10 +65,10 @@ def kept(make: Callable[[], dict | list], *parts: str) -> dict | list:
 
 
 class Design:
-    """A joiner between registers, which is synthesised once, and only when something is not kept."""
+    """Something behind pins, as Verilog, which is synthesised once, and only when something is not kept."""
 
-    def __init__(self, parameters: Parameters, folder: Path):
-        self._text = emit_pinned(parameters)
+    def __init__(self, text: str, folder: Path):
+        self._text = text
         self._folder = folder
         self._parts = (
             *(self._text, tools.yosys().version, tools.nextpnr(CHIP.family).version),
@@ -104,10 +104,15 @@ class Design:
 
 
 @contextmanager
-def design(parameters: Parameters) -> Iterator[Design]:
-    """A joiner to be measured, with a folder to work in."""
+def behind_pins(text: str) -> Iterator[Design]:
+    """The Verilog of something behind pins, to be measured, with a folder to work in."""
     with tempfile.TemporaryDirectory() as scratch:
-        yield Design(parameters, Path(scratch))
+        yield Design(text, Path(scratch))
+
+
+def design(parameters: Parameters) -> AbstractContextManager[Design]:
+    """A joiner to be measured."""
+    return behind_pins(emit_pinned(parameters))
 
 
 def timed(

@@ -70,19 +70,27 @@ class Outcome:
 
 def run(parameters: Parameters, link: Link | None = None, *, seed: int) -> Outcome:
     """Builds a configuration for cocotb and runs its benches."""
-    from cocotb_tools.runner import get_runner
-
-    verilator = tools.verilator()
-    tools.check_shared_python()
     name = parameters.name
     benches = BENCHES[parameters.architecture]
     options = {"TOUCHLINE_BENCH": f"{parameters.architecture}?{parameters.options()}"}
     if link is None:
-        text = simulable(emit(parameters))
+        text = emit(parameters)
     else:
-        text = simulable(emit_board(parameters, link, "axi", name=name))
+        text = emit_board(parameters, link, "axi", name=name)
         benches = ("sim.benches.axi",)
         options["TOUCHLINE_LINK"] = str(link)
+    return Outcome(parameters, link, *run_benches(name, text, benches, options, seed))
+
+
+def run_benches(
+    name: str, verilog_text: str, benches: Sequence[str], options: dict[str, str], seed: int
+) -> tuple[int, tuple[str, ...], int, Path]:
+    """Builds the module `name` and runs benches: how many passed, which failed, cycles, and the log."""
+    from cocotb_tools.runner import get_runner
+
+    verilator = tools.verilator()
+    tools.check_shared_python()
+    text = simulable(verilog_text)
     digest = sha256(f"{verilator.version} {text}".encode()).hexdigest()[:16]
     folder = cache_directory() / f"cocotb-{name}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,7 +119,7 @@ def run(parameters: Parameters, link: Link | None = None, *, seed: int) -> Outco
             log_file=folder / "log.txt",
         )
     if not results.exists():
-        raise ToolError(f"the simulator of {parameters.name} ended without results: see {folder / 'log.txt'}")
+        raise ToolError(f"the simulator of {name} ended without results: see {folder / 'log.txt'}")
     cases = list(ElementTree.parse(results).iter("testcase"))
     failed = tuple(
         case.get("name")
@@ -125,7 +133,7 @@ def run(parameters: Parameters, link: Link | None = None, *, seed: int) -> Outco
         if entry.get("name") == "sim_time_duration"
     )
     cycles = round(nanoseconds / CLOCK_NANOSECONDS)
-    return Outcome(parameters, link, len(cases) - len(failed), failed, cycles, folder / "log.txt")
+    return len(cases) - len(failed), failed, cycles, folder / "log.txt"
 
 
 def _test(runner, **options) -> None:

@@ -5,12 +5,18 @@ from amaranth.lib import data
 
 #: A record of 8 bytes, as of an R tuple with one dimension of 32 bits.
 RECORD = data.StructLayout({"key": 32, "id": 32})
+#: A box, whose low bound is the key.
+BOX = data.StructLayout({"key": 16, "id": 32, "hi": 16})
 
 
-def flits(keys, ids, lanes: int) -> list[dict]:
-    """A run as the payloads of its flits."""
-    records = [{"key": int(key), "id": int(id)} for key, id in zip(keys, ids)]
-    return flits_of(records, {"key": 0, "id": 0xDEAD}, lanes)
+def numbered(keys) -> list[dict]:
+    """Records with these keys, and their numbers as ids."""
+    return [{"key": int(key), "id": number} for number, key in enumerate(keys)]
+
+
+def flits(records: list[dict], lanes: int) -> list[dict]:
+    """A run as the payloads of its flits; what is beyond its end is not 0."""
+    return flits_of(records, {"key": 1, "id": 0xDEAD}, lanes)
 
 
 def flits_of(records: list[dict], blank: dict, lanes: int) -> list[dict]:
@@ -44,3 +50,29 @@ def runs_of(payloads, lanes: int) -> list[np.ndarray]:
             run = []
     assert not run, "a run without an end"
     return runs
+
+
+def sorted_records(rng, layout, count: int, span: int, first_id: int) -> list[dict]:
+    """Sorted records, numbered in their order."""
+    keys = np.sort(rng.integers(0, span, count)).tolist()
+    records = [{"key": key, "id": first_id + k} for k, key in enumerate(keys)]
+    if "hi" in layout.members:
+        for record in records:
+            record["hi"] = min(record["key"] + int(rng.integers(0, 100)), (1 << 16) - 1)
+    return records
+
+
+def to_words(records: list[dict], layout, lanes: int) -> list[int]:
+    """Records as they lie in memory."""
+    words = []
+    for start in range(0, len(records), lanes):
+        part = [layout.const(record).as_bits() for record in records[start : start + lanes]]
+        words.append(sum(bits << k * layout.size for k, bits in enumerate(part)))
+    return words
+
+
+def from_words(words: list[int], count: int, layout, lanes: int) -> list[dict]:
+    """And back."""
+    mask = (1 << layout.size) - 1
+    bits = [word >> k * layout.size & mask for word in words for k in range(lanes)][:count]
+    return [{name: layout.from_bits(one)[name] for name in layout.members} for one in bits]

@@ -9,7 +9,7 @@ import pytest
 from hw.errors import ParameterError
 from hw.flit_merger import FlitMerger, log2_lanes
 
-from .runs import RECORD, flits, runs_of
+from .runs import RECORD, flits, numbered, runs_of
 from .streams import simulate, sink, source
 
 LANES = (1, 2, 4, 8, 16)
@@ -25,8 +25,9 @@ def merged(first, second) -> np.ndarray:
 def run(lanes, pairs, *, seed=1, stalls=(0.0, 0.0, 0.0)):
     """Merges each pair of sorted keys; returns the runs and the cycles of the flits."""
     dut, taken = FlitMerger(RECORD, lanes), []
-    first = [flit for one, _ in pairs for flit in flits(one, range(len(one)), lanes)]
-    second = [flit for one, two in pairs for flit in flits(two, range(len(one), len(one) + len(two)), lanes)]
+    numbers = [numbered(np.concatenate(pair)) for pair in pairs]
+    first = [flit for all, (one, _) in zip(numbers, pairs) for flit in flits(all[: len(one)], lanes)]
+    second = [flit for all, (one, _) in zip(numbers, pairs) for flit in flits(all[len(one) :], lanes)]
     count = sum(max(1, -(-(len(one) + len(two)) // lanes)) for one, two in pairs)
     simulate(
         dut,

@@ -11,7 +11,7 @@ import pytest
 from hw.errors import ParameterError
 from hw.sorter import Sorter, flits_of, network
 
-from .runs import RECORD, flits, runs_of
+from .runs import RECORD, flits, numbered, runs_of
 from .streams import simulate, sink, source
 
 LANES = (1, 2, 4, 8, 16)
@@ -20,7 +20,7 @@ LANES = (1, 2, 4, 8, 16)
 def run(lanes, size, batches, *, seed=1, stalls=(0.0, 0.0)):
     """Sorts each batch of keys; returns the cycles of the flits that come out."""
     dut, taken = Sorter(RECORD, lanes, size), []
-    payloads = [flit for keys in batches for flit in flits(keys, range(len(keys)), lanes)]
+    payloads = [flit for keys in batches for flit in flits(numbered(keys), lanes)]
     simulate(
         dut,
         [
