@@ -59,9 +59,7 @@ class Subwindows(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         places = self._places
-        m.submodules.ring = ring = memory.Memory(
-            shape=self._shape, depth=places, init=[], attrs=DISTRIBUTED
-        )
+        m.submodules.ring = ring = memory.Memory(shape=self._shape, depth=places, init=[], attrs=DISTRIBUTED)
         write, read = ring.write_port(), ring.read_port(domain="comb")
         oldest = Signal(range(places))
         place = Signal(range(2 * places))
