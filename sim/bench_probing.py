@@ -42,12 +42,16 @@ ROW = 8192
 
 @dataclass(frozen=True)
 class Case:
-    """One batch against one array: the first dimension, records per word, and partners per tuple."""
+    """One batch against one array: the first dimension, records per word, and partners per tuple.
+
+    Boxes are of one width, or `mixed`: then their upper bounds have to be sorted first.
+    """
 
     dim: str
     lanes: int
     size: str
     selectivity: int
+    mixed: bool = False
 
     @property
     def dims(self) -> tuple[Dimension, ...]:
@@ -102,7 +106,8 @@ def measure(case: Case, timing: Timing, seed: int = 1) -> Cost:
         keys = np.sort(rng.integers(0, 1 << 32, size).astype(np.uint32))
         reach = (case.selectivity << 32) // size
         low = np.sort(rng.integers(0, (1 << 32) - 2 * reach, BATCH).astype(np.uint32))
-        high = low + rng.integers(0, 2 * reach + 1, BATCH).astype(np.uint32)
+        widths = rng.integers(0, 2 * reach + 1, BATCH) if case.mixed else np.full(BATCH, reach)
+        high = low + widths.astype(np.uint32)
     box = {"key": low, "id": np.arange(BATCH)} | ({} if low is high else {"hi": high})
     library, engine = built(dims, lanes)
     with library.open(timing) as model:
@@ -113,8 +118,8 @@ def measure(case: Case, timing: Timing, seed: int = 1) -> Cost:
         model.run({"index": index}, {})
         batch = pack_run(layouts["s"], pack(layouts["s"], box, BATCH), lanes)
         command = pack(engine.command.p.shape(), {"array.count": size}, 1)
-        # The command waits until the batch is in.
-        run = model.run({"batch": batch, "command": command}, {"results": BATCH + 1})
+        # The command waits until the batch is in, and sorted.
+        run = model.run({"batch": batch, "command": command}, {"results": BATCH + 1}, patience=10 * BATCH)
         read = model.traffic("search").read
     results = run.outputs["results"][:-1]
     layout = engine.results.p.shape()
@@ -152,7 +157,9 @@ CASES = tuple(
     for dim, lanes in (("equal32", 8), ("band32", 4))
     for size in SIZES
     for selectivity in SELECTIVITIES
-) + tuple(Case("equal32", lanes, size, 1) for lanes in (1, 4) for size in SIZES)
+)
+CASES += tuple(Case("band32", 4, size, 256, mixed=True) for size in SIZES)
+CASES += tuple(Case("equal32", lanes, size, 1) for lanes in (1, 4) for size in SIZES)
 
 
 def main() -> None:
@@ -167,7 +174,7 @@ def main() -> None:
         paper = paper_cycles(real, case.lanes) if record == 8 else None
         rows.append(
             (
-                case.dim,
+                f"{case.dim}, mixed" if case.mixed else case.dim,
                 width,
                 case.lanes,
                 case.size,

@@ -185,6 +185,14 @@ def test_a_cycle_is_a_word_or_a_bound_or_both(spread, seed, rng):
     assert least <= cycles + 1 <= min(words + 2 * BATCH, least + len(bursts)) + LATENCY
 
 
+@pytest.mark.parametrize("keys", [[], [3]])
+def test_latency(keys, seed):
+    """The closing range follows the only one in the next cycle; what is not read takes two cycles."""
+    got, _, cycles = run(np.array(keys, int), [5], [(5, 0)], seed=seed)
+    assert got == [(0, len(keys), len(keys))]
+    assert cycles == 2 * 4 + 12 + (12 if keys else 2)
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
