@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from math import isqrt
 from typing import Protocol
 from urllib.parse import parse_qsl
 
@@ -80,6 +81,9 @@ class SimulatedDevice:
     @staticmethod
     def patience(parameters: Parameters) -> int:
         """Cycles without a transfer that are a hang: far more than going through the windows takes."""
+        if parameters.architecture == "bisort":
+            # Its windows are in memory, which is seen to move; only a linear search is not.
+            return 1_000_000 + 4 * parameters.buffer * isqrt(2 * parameters.segment)
         return 1_000_000 + 4 * parameters.capacity * parameters.segment
 
     def exchange(self, words: np.ndarray, *, marks: int = 0, bucket: int | None = None) -> Exchange:

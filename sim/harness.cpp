@@ -5,7 +5,7 @@
 //             +---------+---> counters, activity
 //
 // A joiner with a memory port, which MEMORY_WORDS and ADDRESS_WIDTH tell, has a model of memory behind it.
-// Generic over the ports' widths, so every configuration is built with this same file and harness.sv. Each
+// Generic over the ports' widths, so every configuration is built with this same file. Each
 // cycle lowers the clock with new inputs, looks at the handshakes, and then raises the clock.
 
 #include "dram.h"
