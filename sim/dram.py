@@ -3,6 +3,8 @@
 import ctypes
 from dataclasses import dataclass, fields
 
+from hw.errors import ParameterError
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -15,6 +17,22 @@ class Timing:
     refresh_every: int = 1560  #: 0: never
     refresh: int = 50  #: how long one takes
     outstanding: int = 32  #: bursts that a channel takes ahead
+
+    @classmethod
+    def parse(cls, text: str) -> "Timing":
+        """Costs as in `latency:60,row_miss:20`; those that are not named are a DDR channel's."""
+        given = {}
+        for part in filter(None, text.split(",")):
+            name, _, value = part.partition(":")
+            known = [field.name for field in fields(cls)]
+            least = int(name in ("row", "banks", "outstanding"))
+            if name not in known or not value.isdecimal() or not least <= int(value) < 1 << 32:
+                raise ParameterError(
+                    "memory must be costs such as latency:60,row_miss:20, "
+                    f"of {', '.join(known)}, not {part!r}"
+                )
+            given[name] = int(value)
+        return cls(**given)
 
     def native(self) -> "NativeTiming":
         """The same for C++."""

@@ -19,6 +19,11 @@ from ..configurations import DEVICES
             "device URL 'sim:': architecture must be one of handshake, opblock, bisort, not ''",
         ),
         (
+            "sim:handshake?memory=latency:9",
+            "device URL 'sim:handshake?memory=latency:9': memory=latency:9 is for bisort, which alone has "
+            "memory, not for handshake",
+        ),
+        (
             "sim:soccer?cores=8",
             "device URL 'sim:soccer?cores=8': architecture must be one of handshake, opblock, bisort, "
             "not 'soccer'",

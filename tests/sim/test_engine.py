@@ -72,6 +72,18 @@ def test_memory_costs_what_its_timing_says(library):
     assert base + 8 * 40 <= refreshing <= base + 9 * 40
 
 
+def test_costs_are_read_from_text():
+    assert Timing.parse("") == Timing()
+    assert Timing.parse("latency:60,row_miss:0") == replace(Timing(), latency=60, row_miss=0)
+    accepted = "latency, row, banks, row_miss, refresh_every, refresh, outstanding"
+    for wrong in ("late:5", "latency", "latency:-1", "row:0"):
+        with pytest.raises(ParameterError) as error:
+            Timing.parse(wrong)
+        assert str(error.value) == (
+            f"memory must be costs such as latency:60,row_miss:20, of {accepted}, not {wrong!r}"
+        )
+
+
 def test_nothing_waits_for_ever(library):
     with (
         library.open() as model,
