@@ -134,8 +134,8 @@ def open_device(url: str, parameters: Parameters | None = None) -> Device:
 
     In a `sim:` URL every parameter of the joiner may be given; `stalls=SEED,IN,OUT` as well, which makes the
     device's streams wait at random, with chances of IN and OUT in 256; `netlist=FAMILY` (ecp5 or xc6v), which
-    simulates the cells that synthesis makes for such chips; and, for `bisort`, what memory costs in cycles, such
-    as `memory=latency:60,row_miss:20`. A device behind a wire (`serial:`, `tcp:`, `xdma:`) tells its
+    simulates the cells that synthesis makes for such chips; and, for `bisort`, what memory costs in cycles,
+    such as `memory=latency:60,row_miss:20`. A device behind a wire (`serial:`, `tcp:`, `xdma:`) tells its
     parameters; if it has others than the URL or `parameters` say, it is refused.
     """
     scheme, colon, rest = url.partition(":")
