@@ -193,7 +193,7 @@ def main() -> None:
     print(
         f"Batches of {BATCH:,} tuples, {2 * BATCH:,} bounds, partitions of {PARTITION} records. At most "
         f"{MOST:.3f} cycles for each word needed and each bound are aimed at. The paper's board: "
-        f"{PAPER_PROBERS} probers at {PAPER_MHZ} MHz, {PAPER_BYTES:.1f} bytes per cycle, neither ever waiting, "
+        f"{PAPER_PROBERS} probers at {PAPER_MHZ} MHz, {PAPER_BYTES:.1f} bytes per cycle, none ever waiting, "
         "against cycles without waits.\n"
     )
     headers = (
