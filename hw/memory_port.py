@@ -20,9 +20,9 @@ LENGTH_WIDTH = 16
 LONGEST_BURST = (1 << LENGTH_WIDTH) - 1
 
 
-def burst_layout(address_width: int) -> data.StructLayout:
+def burst_layout(address_width: int, length_width: int = LENGTH_WIDTH) -> data.StructLayout:
     """A request: `length` words, at least one, from the word `address` on."""
-    return data.StructLayout({"address": address_width, "length": LENGTH_WIDTH})
+    return data.StructLayout({"address": address_width, "length": length_width})
 
 
 class MemoryPort(wiring.Signature):

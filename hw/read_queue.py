@@ -16,22 +16,28 @@ class ReadQueue(wiring.Component):
         read ----> [ bursts ] --- room? --> requests
         data <---- [ queue ] <------------- words
 
-    Room for `ahead` words hides a latency of about `ahead - burst` cycles.
+    Room for `ahead` words hides a latency of about `ahead - burst` cycles. A request may have no words, or
+    more than a burst can have if `length_width` allows that.
 
     Latency: 1 cycle for words. Throughput: one word per cycle.
     """
 
-    def __init__(self, port: MemoryPort, *, burst: int, ahead: int):
+    def __init__(self, port: MemoryPort, *, burst: int, ahead: int, length_width: int = LENGTH_WIDTH):
         self._burst = burst
         self._ahead = ahead
-        requests, words = stream.Signature(burst_layout(port.address_width)), stream.Signature(port.width)
+        words = stream.Signature(port.width)
         super().__init__(
-            {"read": In(requests), "data": Out(words), "requests": Out(requests), "words": In(words)}
+            {
+                "read": In(stream.Signature(burst_layout(port.address_width, length_width))),
+                "data": Out(words),
+                "requests": Out(stream.Signature(burst_layout(port.address_width))),
+                "words": In(words),
+            }
         )
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.bursts = bursts = Bursts(len(self.read.p.address), LENGTH_WIDTH, self._burst)
+        m.submodules.bursts = bursts = Bursts(len(self.read.p.address), len(self.read.p.length), self._burst)
         m.submodules.queue = queue = fifo.SyncFIFOBuffered(width=len(self.words.p), depth=self._ahead)
         free = Signal(range(self._ahead + 1), init=self._ahead)
         fits = Signal()

@@ -4,10 +4,10 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import data, fifo, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from .bursts import Bursts
 from .flit_merger import log2_lanes
 from .gather import Merge
 from .memory_port import MemoryPort, burst_layout
+from .read_queue import ReadQueue
 from .record import flit_layout
 
 
@@ -21,10 +21,13 @@ class RunReader(wiring.Component):
 
     ::
 
-        command --> [ bursts ] --> read        words --> [ queue ] --> [ flits ] --> output
+        command --> [ ReadQueue ] --> read
+                    [           ] <-- words
+                         |
+                         +--> [ flits ] --> output
 
-    It asks for words as long as the queue has room for them, so it never refuses one. Room for `ahead` words
-    hides a latency of about `ahead - burst` cycles.
+    It asks for words as long as there is room for them, so it never refuses one. Room for `ahead` words hides
+    a latency of about `ahead - burst` cycles.
 
     Throughput: one flit per cycle.
     """
@@ -42,6 +45,7 @@ class RunReader(wiring.Component):
         self._records = records
         self._burst = burst
         self._ahead = ahead
+        self._port = MemoryPort(lanes * record.size, address_width)
         super().__init__(
             {
                 "command": In(stream.Signature(array_layout(address_width, records))),
@@ -55,46 +59,33 @@ class RunReader(wiring.Component):
         m = Module()
         command, flit = self.command.p, self.output.p
         lanes = len(flit.records)
-        words = Signal(range(-(-self._records // lanes) + 1))
-        m.submodules.bursts = bursts = Bursts(len(command.address), len(words), self._burst)
-        m.submodules.queue = queue = fifo.SyncFIFOBuffered(width=len(self.words.p), depth=self._ahead)
-        request = bursts.request
-
-        asking = Signal()
+        m.submodules.queue = queue = ReadQueue(
+            self._port,
+            burst=self._burst,
+            ahead=self._ahead,
+            length_width=(-(-self._records // lanes)).bit_length(),
+        )
+        wiring.connect(m, queue.requests, wiring.flipped(self.read))
+        wiring.connect(m, wiring.flipped(self.words), queue.words)
         array = Signal(self.command.p.shape(), reset_less=True)
-        free = Signal(range(self._ahead + 1), init=self._ahead)
-        fits = Signal()
-        m.d.comb += [
-            words.eq((array.count + (lanes - 1)) >> log2_lanes(lanes)),
-            request.valid.eq(asking),
-            request.p.address.eq(array.address),
-            request.p.count.eq(words),
-            fits.eq(bursts.bursts.p.length <= free),
-            self.read.p.eq(bursts.bursts.p),
-            self.read.valid.eq(bursts.bursts.valid & fits),
-            bursts.bursts.ready.eq(self.read.ready & fits),
-        ]
-        asked = Mux(self.read.valid & self.read.ready, self.read.p.length, 0)
-        m.d.sync += free.eq(free - asked + (queue.r_rdy & queue.r_en))
-        with m.If(request.valid & request.ready):
-            m.d.sync += asking.eq(0)
-
+        asking = Signal()
         running = Signal()
         left = Signal.like(command.count)
         last = Signal()
-        word = data.View(flit.records.shape(), queue.r_data)
         m.d.comb += [
             self.command.ready.eq(~asking & ~running),
-            queue.w_data.eq(self.words.p),
-            queue.w_en.eq(self.words.valid),
-            self.words.ready.eq(queue.w_rdy),
-            flit.records.eq(word),
+            queue.read.valid.eq(asking),
+            queue.read.p.address.eq(array.address),
+            queue.read.p.length.eq((array.count + (lanes - 1)) >> log2_lanes(lanes)),
             last.eq(left <= lanes),
+            flit.records.eq(data.View(flit.records.shape(), queue.data.p)),
             flit.last.eq(last),
             flit.count.eq(Mux(last, left, lanes)),
-            self.output.valid.eq(running & (queue.r_rdy | (left == 0))),
-            queue.r_en.eq(running & self.output.ready & (left != 0)),
+            self.output.valid.eq(running & (queue.data.valid | (left == 0))),
+            queue.data.ready.eq(running & self.output.ready & (left != 0)),
         ]
+        with m.If(queue.read.ready):
+            m.d.sync += asking.eq(0)
         with m.If(self.output.valid & self.output.ready):
             m.d.sync += left.eq(left - lanes)
             with m.If(last):

@@ -15,7 +15,7 @@ import pytest
 from hw.insertion import Insertion
 
 from .memory_model import MemoryModel
-from .runs import BOX, RECORD, flits, from_words, sorted_records, to_words
+from .runs import BOX, RECORD, flits, from_words, numbered, sorted_records, to_words
 from .streams import simulate, sink, source
 
 ADDRESS_WIDTH = 14
@@ -86,3 +86,42 @@ def test_batches_are_merged_with_arrays_in_memory(lanes, levels, layout, stall, 
     assert model.idle
     for bursts in (model.reads, model.writes):
         assert all(address // BURST == (address + length - 1) // BURST for address, length in bursts)
+
+
+#: Keys of run `i` of `n`, of which the last is the batch, in place `k` of `each`.
+DISTRIBUTIONS = {
+    "equal": lambda i, n, k, each: 0,
+    "batch below": lambda i, n, k, each: (i + 1) % n * each + k,
+    "batch above": lambda i, n, k, each: i * each + k,
+    "alternating": lambda i, n, k, each: n * k + i,
+}
+
+
+@pytest.mark.parametrize("lanes, levels, words", [(1, 1, 60), (4, 1, 60), (2, 2, 150)])
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_a_word_is_written_in_every_cycle(lanes, levels, words, name, seed):
+    latency, burst, ahead = 20, 16, 64
+    each, runs = words * lanes, levels + 1
+    sizes = {"partition": PARTITION, "address_width": ADDRESS_WIDTH, "levels": levels, "burst": burst}
+    dut = Insertion(RECORD, lanes, records=runs * each, ahead=ahead, **sizes)
+    model = MemoryModel(dut.memory, 1 << ADDRESS_WIDTH, seed=seed, stall=0, latency=latency)
+    keys = [[DISTRIBUTIONS[name](i, runs, k, each) for k in range(each)] for i in range(runs)]
+    for i in range(levels):
+        model.contents[i * SLOT : i * SLOT + words] = to_words(numbered(keys[i]), RECORD, lanes)
+    arrays = [{"address": i * SLOT, "count": each} for i in range(levels)]
+    answers, index = [], []
+    simulate(
+        dut,
+        [
+            source(dut.commands, [{"arrays": arrays, "target": levels * SLOT}], seed=seed, stall=0),
+            source(dut.batch, flits(numbered(keys[-1]), lanes), seed=seed, stall=0),
+            sink(dut.answers, answers, 1, seed=seed, stall=0),
+            sink(dut.index, index, -(-runs * each // PARTITION), seed=seed, stall=0),
+        ],
+        [model.testbench],
+    )
+    got = from_words(model.contents[levels * SLOT :], runs * each, RECORD, lanes)
+    assert [record["key"] for record in got] == sorted(chain(*keys))
+    # Beside a cycle per word: the way of the first words and of the last, a burst that is gathered, and words
+    # of other arrays which come before they are needed, while those that are needed wait.
+    assert answers[0][0] <= runs * words + 2 * latency + burst + (levels - 1) * ahead + 25
