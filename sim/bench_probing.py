@@ -113,6 +113,7 @@ def measure(case: Case, timing: Timing, seed: int = 1) -> Cost:
         first = keys[::PARTITION]
         index = pack(engine.index.p.shape(), {"entry": np.arange(len(first)), "key": first}, len(first))
         model.run({"index": index}, {})
+        before = model.traffic("search").refreshes
         batch = pack_run(layouts["s"], pack(layouts["s"], box, BATCH), lanes)
         command = pack(engine.command.p.shape(), {"array.count": size}, 1)
         # The command waits until the batch is in, and sorted.
@@ -131,7 +132,9 @@ def measure(case: Case, timing: Timing, seed: int = 1) -> Cost:
         cycles=run.cycles - started,
         needed=len(np.unique(targets[targets > 0])) * PARTITION // lanes,
         read=traffic.read,
-        busy=traffic.read + traffic.row_misses * timing.row_miss + traffic.refreshes * timing.refresh,
+        busy=traffic.read
+        + traffic.row_misses * timing.row_miss
+        + (traffic.refreshes - before) * timing.refresh,
         loading=started,
         rebounding=rebounding_steps(np.sort(targets)),
     )
