@@ -24,7 +24,6 @@ from .run_reader import ReadShare, RunReader, array_layout
 from .run_writer import RunWriter
 from .widest import Widest
 
-
 #: The most words of a burst that is written. All go to one place, so that longer ones would be no faster.
 WRITE_BURST = 64
 
