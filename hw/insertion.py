@@ -50,8 +50,8 @@ class Insertion(wiring.Component):
     of every `partition` records of the new array.
 
     Reads are bursts of up to `burst` words; `ahead` words of each array are asked for before they are needed,
-    which hides a latency of about `ahead - burst` cycles. Several arrays are read by turns, so that each burst
-    may have to open a row of memory: then long ones are better.
+    which hides a latency of about `ahead - burst` cycles. Several arrays are read by turns, so that each
+    burst may have to open a row of memory: then long ones are better.
 
     Throughput: `lanes` records per cycle, or as fast as memory takes or gives them, whatever the keys are.
     """
