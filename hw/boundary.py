@@ -72,7 +72,7 @@ class Replay(wiring.Component):
     After the last item comes one that is `closing`. A new run replaces the old one, and must not come while
     that is given out.
 
-    Latency: 2 cycles from `start`. Throughput: `lanes` items per cycle in, one out.
+    Latency: 3 cycles from `start`. Throughput: `lanes` items per cycle in, one out.
     """
 
     def __init__(self, shape: data.StructLayout, lanes: int, size: int):
@@ -154,7 +154,7 @@ class BoundaryGenerator(wiring.Component):
     is, and slots are not looked at. `width` is that of the widest box in the array that is searched. Behind
     the last bound comes one that is `closing`.
 
-    Latency: 3 cycles from `start`. Throughput: one bound per cycle.
+    Latency: 4 cycles from `start`. Throughput: one bound per cycle.
     """
 
     def __init__(self, dim: Dimension, side: str, lanes: int, batch: int):

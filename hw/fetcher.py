@@ -26,7 +26,7 @@ class Fetcher(wiring.Component):
     their words, which are requested when the first of them comes: that hides a memory's latency of about as
     many cycles.
 
-    Latency: 2 cycles. Throughput: one bound per cycle.
+    Latency: 3 cycles. Throughput: one bound per cycle.
     """
 
     def __init__(
@@ -47,9 +47,10 @@ class Fetcher(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        targets, sought = self.targets, self.sought
-        shape = sought.payload.shape()
+        targets = self.targets
+        shape = self.sought.payload.shape()
         m.submodules.skid = skid = Skid(self.read.payload.shape())
+        m.submodules.ready = ready = Skid(shape)
         m.submodules.queue = queue = fifo.SyncFIFOBuffered(width=shape.size, depth=self._ahead)
         target = targets.p
         requested = Signal()  # of this run: `partition` is the last one
@@ -69,13 +70,15 @@ class Fetcher(wiring.Component):
             queue.w_data.eq(entry),
             queue.w_en.eq(targets.valid & (~fresh | skid.input.ready)),
             targets.ready.eq(queue.w_rdy & (~fresh | skid.input.ready)),
-            sought.valid.eq(queue.r_rdy),
-            sought.p.eq(queue.r_data),
-            queue.r_en.eq(sought.ready),
+            # What the prober looks at comes from registers, not from the queue's memory.
+            ready.input.valid.eq(queue.r_rdy),
+            ready.input.payload.eq(queue.r_data),
+            queue.r_en.eq(ready.input.ready),
         ]
         with m.If(targets.valid & targets.ready):
             m.d.sync += requested.eq(~target.bound.closing & (requested | fresh))
             with m.If(fresh):
                 m.d.sync += partition.eq(target.partition)
         wiring.connect(m, skid.output, wiring.flipped(self.read))
+        wiring.connect(m, ready.output, wiring.flipped(self.sought))
         return m

@@ -34,7 +34,6 @@ class Prober(wiring.Component):
     """
 
     def __init__(self, record: data.StructLayout, lanes: int, batch: int, *, partition: int, partitions: int):
-        self._partition = partition
         self._lanes = lanes
         width = record["key"].width
         words = partition // lanes
@@ -102,26 +101,27 @@ class Prober(wiring.Component):
         m.submodules.skid = skid = Skid(self.positions.payload.shape())
         deciding = Signal()
         below = Signal(self._lanes, reset_less=True)
-        base = Signal.like(self.count, reset_less=True)
+        word = Signal(len(number) + len(current.target.partition), reset_less=True)  # of the array
+        final = Signal(reset_less=True)  # it is the array's last
         of = Signal(shape["target"].shape, reset_less=True)
         m.d.comb += room.eq(~deciding | skid.input.ready)
+        here = Cat(number, current.target.partition)
         with m.If(room):
             m.d.sync += [
                 deciding.eq(found),
                 below.eq(Cat(is_below(record.key, bound.code) for record in words.p)),
-                base.eq(current.target.partition * self._partition + number * self._lanes),
+                word.eq(here),
+                final.eq(here == (self.count - 1) // self._lanes),
                 of.eq(current.target),
             ]
+        # Behind the last record anything may lie.
         rank = Signal(range(self._lanes + 1))
         m.d.comb += rank.eq(self._lanes)
         for lane in reversed(range(self._lanes)):
-            with m.If(~below[lane]):
+            with m.If(~below[lane] | final & (lane > (self.count - 1) % self._lanes)):
                 m.d.comb += rank.eq(lane)
-        place = Signal.like(base + rank)
         m.d.comb += [
-            place.eq(base + rank),
-            # Behind the last record anything may lie.
-            skid.input.p.position.eq(Mux(of.none, 0, Mux(place > self.count, self.count, place))),
+            skid.input.p.position.eq(Mux(of.none, 0, word * self._lanes + rank)),
             skid.input.p.slot.eq(of.bound.slot),
             skid.input.p.upper.eq(of.bound.code.upper),
             skid.input.p.closing.eq(of.bound.closing),

@@ -2,14 +2,19 @@
 
 ::
 
-              +-> lower keys -------------------> [        ]
-    batch ----+-> upper keys -> [ sorter, for  -> [ search ] -> ranges -+-> [ probes ] -+-----------> results
-              |                 a band's boxes ]  [        ]            |               |           ^
-              +-> records -> [ probes ]              ^ |                                +-> [ materialiser ]
-    commands, index ---------------------------------+ +- memory                               +- memory
+              +-> lower keys -----------------> [        ]
+    batch ----+-> upper keys --> [ sorter ] --> [ search ] --> ranges --+
+              |                                 [        ]              v
+              +-> records --------------------------------------> [ probes ] --+--> results
+                                                   ^   |                       v      ^
+    index, commands -------------------------------+ memory           [ materialiser ]
+                                                                            |
+                                                                          memory
+
+Upper bounds of a band's boxes may need to be sorted; others come as they are.
 """
 
-from amaranth import Module, Mux, Signal
+from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -27,10 +32,10 @@ from .sorter import Sorter
 class Probing(wiring.Component):
     """Probes with a batch of `side`, up to `batch` records sorted by their keys, one array after another.
 
-    The batch stays until the next comes, which is taken between commands. Each command names an array of
-    the other stream: the address of its first word, how many records it has, the bank of its index, and the
-    largest difference of a box's bounds (which only R probing bands looks at). The engine answers with the
-    batch's pairs in it, or with ranges if `pairs` is low, and then with a mark.
+    The batch stays until the next comes, which is taken between commands, and before one that waits. Each
+    command names an array of the other stream: the address of its first word, how many records it has, the
+    bank of its index, and the largest difference of a box's bounds (which only R probing bands looks at).
+    The engine answers with the batch's pairs in it, or with ranges if `pairs` is low, and then with a mark.
 
     Pairs are checked in all dimensions. Ranges are exact in the first one, but for R that probes bands:
     there a box of less than the largest width may end before the point, and a range holds all that might
@@ -40,8 +45,8 @@ class Probing(wiring.Component):
     `index` takes an entry in every cycle; those of an array are not changed while it is probed. Words of
     `gather` are needed before those of `search` are taken, so these ports must not wait for each other.
 
-    Latency: see `Search` and `Materialiser`. Throughput: `lanes` records per cycle of the batch, and as
-    these.
+    Latency: see `Search` and `Materialiser`; a batch of bands of different widths first passes a `Sorter`.
+    Throughput: `lanes` records per cycle of the batch, and as these.
     """
 
     def __init__(
@@ -102,22 +107,27 @@ class Probing(wiring.Component):
         )
         write, read = probes.write_port(), probes.read_port()
         row = Signal(range(rows))
-        upper = search.upper
-        if sorts:
-            m.submodules.sorter = sorter = Sorter(upper.p.records.shape().elem_shape, lanes, self._batch)
-            wiring.connect(m, sorter.output, upper)
-            upper = sorter.input
         taken = Signal()
         m.d.comb += [taken.eq(batch.valid & batch.ready), write.addr.eq(row), write.en.eq(taken)]
-        for run in (search.lower, upper):
+        runs = [search.lower, search.upper]
+        if sorts:
+            m.submodules.sorter = sorter = Sorter(
+                search.upper.p.records.shape().elem_shape, lanes, self._batch
+            )
+            runs.append(sorter.input)
+            # Boxes of one width have upper bounds in the batch's order, and do not wait for the sorter.
+            in_order = self._upper_order(m, taken)
+            stale = Signal()  # the sorter works on what came sorted
+            m.d.comb += sorter.output.ready.eq(1)
+            with m.If(sorter.output.valid & sorter.output.p.last):
+                m.d.sync += stale.eq(0)
+        for run in runs:
             m.d.comb += [run.valid.eq(taken), run.p.count.eq(batch.p.count), run.p.last.eq(batch.p.last)]
-        for lane, record in enumerate(batch.p.records):
-            m.d.comb += [write.data[lane][name].eq(record[name]) for name in probe.members]
-            m.d.comb += [
-                search.lower.p.records[lane].key.eq(record.key),
-                upper.p.records[lane].key.eq(record.hi if sorts else record.key),
-                upper.p.records[lane].id.eq(row * lanes + lane),
-            ]
+            for lane, (own, record) in enumerate(zip(run.p.records, batch.p.records)):
+                key = record.hi if sorts and run is not search.lower else record.key
+                m.d.comb += [own.key.eq(key), own.id.eq(row * lanes + lane)]
+        for own, record in zip(write.data, batch.p.records):
+            m.d.comb += [own[name].eq(record[name]) for name in probe.members]
         with m.If(taken):
             m.d.sync += row.eq(Mux(batch.p.last, 0, row + 1))
 
@@ -131,12 +141,24 @@ class Probing(wiring.Component):
         ]
         with m.FSM():
             with m.State("FILLING"):
-                m.d.comb += batch.ready.eq(upper.ready)
-                with m.If(taken & batch.p.last):
-                    m.next = "SORTING" if sorts else "READY"
+                if sorts:
+                    m.d.comb += batch.ready.eq(sorter.input.ready & ~stale)
+                    with m.If(taken & batch.p.last):
+                        m.d.sync += stale.eq(in_order)
+                        m.next = "SORTING"
+                        with m.If(in_order):
+                            m.next = "READY"
+                else:
+                    m.d.comb += batch.ready.eq(1)
+                    with m.If(taken & batch.p.last):
+                        m.next = "READY"
             if sorts:
                 with m.State("SORTING"):
-                    with m.If(search.upper.valid & search.upper.ready & search.upper.p.last):
+                    m.d.comb += [
+                        search.upper.p.eq(sorter.output.p),
+                        search.upper.valid.eq(sorter.output.valid),
+                    ]
+                    with m.If(sorter.output.valid & sorter.output.p.last):
                         m.next = "READY"
             with m.State("READY"):
                 m.d.comb += command.ready.eq(~batch.valid)
@@ -195,3 +217,20 @@ class Probing(wiring.Component):
                     results.p.body.range["not"].eq(self._dims[0].negated),
                 ]
         return m
+
+    def _upper_order(self, m: Module, taken: Signal) -> Signal:
+        """Whether upper bounds come sorted, up to the flit on offer."""
+        batch = self.batch.p
+        begun = Signal()
+        so_far = Signal()
+        highest = Signal(self._dims[0].width, reset_less=True)
+        in_order = Signal()
+        before = [highest, *(record.hi for record in batch.records)]
+        falls = [
+            (lane < batch.count) & (record.hi < before[lane]) & (begun if lane == 0 else 1)
+            for lane, record in enumerate(batch.records)
+        ]
+        m.d.comb += in_order.eq((so_far | ~begun) & ~Cat(falls).any())
+        with m.If(taken):
+            m.d.sync += [begun.eq(~batch.last), so_far.eq(in_order), highest.eq(before[-1])]
+        return in_order

@@ -38,6 +38,20 @@ def range_layout(batch: int, capacity: int) -> data.StructLayout:
     return data.StructLayout({"slot": range(batch), "start": positions, "end": positions, "closing": 1})
 
 
+def check_sizes(lanes: int, *, partition: int, partitions: int, banks: int, batch: int) -> None:
+    """Refuses what cannot be built."""
+    for name, value, lowest in (
+        ("lanes", lanes, 1),
+        ("partition", partition, lanes),
+        ("partitions", partitions, 2),
+        ("batch", batch, 2 * lanes),
+    ):
+        if value < lowest or value & (value - 1):
+            raise ParameterError(f"{name} must be a power of two from {lowest} on, not {value!r}")
+    if banks < 2:
+        raise ParameterError(f"banks must be at least 2, not {banks!r}")
+
+
 class Search(wiring.Component):
     """Finds the range of every tuple of a batch in an array of up to `partitions` times `partition` records.
 
@@ -46,7 +60,7 @@ class Search(wiring.Component):
 
     A bound's partition is read whole, once for all bounds in it; partitions without bounds are not read.
 
-    Latency: the memory's and `2 * log2(partitions) + 13` cycles. Throughput: one bound or word per cycle, or
+    Latency: the memory's and `2 * log2(partitions) + 12` cycles. Throughput: one bound or word per cycle, or
     both.
     """
 
@@ -63,16 +77,7 @@ class Search(wiring.Component):
         address_width: int,
         ahead: int = AHEAD,
     ):
-        for name, value, lowest in (
-            ("lanes", lanes, 1),
-            ("partition", partition, lanes),
-            ("partitions", partitions, 2),
-            ("batch", batch, max(2, lanes)),
-        ):
-            if value < lowest or value & (value - 1):
-                raise ParameterError(f"{name} must be a power of two from {lowest} on, not {value!r}")
-        if banks < 2:
-            raise ParameterError(f"banks must be at least 2, not {banks!r}")
+        check_sizes(lanes, partition=partition, partitions=partitions, banks=banks, batch=batch)
         self._dim = dims[0]
         self._side = side
         self._lanes = lanes

@@ -8,8 +8,8 @@
               |                               |
     memory: [ array ]  ...                 [ array ]  ---- merge ----> [ spare array ]
 
-A subwindow's array never changes: a merge makes a new one in the spare slot, and the old slot is the spare one
-from then on.
+A subwindow's array never changes: a merge makes a new one in the spare slot, and the old slot is the spare
+one from then on.
 """
 
 from amaranth import Module, Mux, Signal
@@ -28,9 +28,9 @@ class Subwindows(wiring.Component):
     """A ring of `places` subwindows, each of up to `most` tuples; there are `places + 1` slots.
 
     `shown` is the subwindow of number `select`, from 0 for the oldest to `used - 1` for the newest. `create`
-    adds an empty one, while `select` is `used`; `expire` drops the oldest. `update` gives the selected one its
-    new array, in the slot `spare`, with `count` tuples and `width`. `clear` empties the ring; it is `busy`
-    meanwhile, and after a reset.
+    adds an empty one, while `select` is `used`; `expire` drops the oldest. `update` gives the selected one
+    its new array, in the slot `spare`, with `count` tuples and `width`. `clear` empties the ring; it is
+    `busy` meanwhile, and after a reset.
 
     Latency: 1 cycle. `clear` takes `places` cycles.
     """
@@ -59,9 +59,7 @@ class Subwindows(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         places = self._places
-        m.submodules.ring = ring = memory.Memory(
-            shape=self._shape, depth=places, init=[], attrs=DISTRIBUTED
-        )
+        m.submodules.ring = ring = memory.Memory(shape=self._shape, depth=places, init=[], attrs=DISTRIBUTED)
         write, read = ring.write_port(), ring.read_port(domain="comb")
         oldest = Signal(range(places))
         place = Signal(range(2 * places))

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import importlib.metadata
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -331,7 +332,7 @@ def compiled(
         for left_by_a_killed_builder in cache.glob(f"{key}.*.tmp"):
             shutil.rmtree(left_by_a_killed_builder, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=f"{key}.", suffix=".tmp", dir=cache) as scratch:
-            for file, text in {"gateware.sv": simulable(verilog_text), **texts}.items():
+            for file, text in {"gateware.sv": _without_zeros(simulable(verilog_text)), **texts}.items():
                 (Path(scratch) / file).write_text(text)
             sources = [file for file in ("gateware.sv", *texts) if not file.endswith(".h")]
             arguments = [*flags, "-j", os.cpu_count() or 1, *sources]
@@ -343,3 +344,9 @@ def compiled(
 def simulable(verilog_text: str) -> str:
     """Verilog for a simulator: Yosys writes constants as `always @*`, which would never run."""
     return verilog_text.replace("always @*", "always_comb")
+
+
+def _without_zeros(verilog_text: str) -> str:
+    """Leaves out memories' initial zeros: here everything begins with them, and a line per row takes long."""
+    zeros = r"^ *initial begin\n(?:.*\[\d+\] = \d+'[hd]0+;\n)+ *end\n"
+    return re.sub(zeros, "", verilog_text, flags=re.MULTILINE)

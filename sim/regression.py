@@ -46,10 +46,22 @@ CONFIGURATIONS = (
     Parameters("opblock", cores=1, segment=1, lanes=1, dims=OPBLOCK_DIMS[:1]),
     Parameters("opblock", cores=5, segment=6, lanes=2, dims=(Dimension.parse("band8"),) * 2),
     Parameters("opblock", cores=17, segment=2, lanes=1, buffer=2, dims=(Dimension.parse("band64"),)),
+    Parameters("bisort", cores=2, segment=8, lanes=2, buffer=8),
+    Parameters("bisort", cores=1, segment=1, lanes=1, buffer=2, dims=(Dimension.parse("equal8"),)),
+    Parameters("bisort", cores=3, segment=20, lanes=8, buffer=16, dims=(Dimension.parse("not_band64"),)),
+    Parameters(
+        "bisort",
+        cores=2,
+        segment=6,
+        lanes=4,
+        buffer=8,
+        dims=tuple(map(Dimension.parse, ("at_most9", "band16"))),
+    ),
 )
 BENCHES = {
     "handshake": ("sim.benches.socket", "sim.benches.handshake"),
     "opblock": ("sim.benches.socket", "sim.benches.opblock"),
+    "bisort": ("sim.benches.socket",),
 }
 #: The boards of `make sim`: words narrower and wider than tuples, results, header and CRC.
 BOARD = Parameters(cores=2, segment=2, lanes=2, dims=(Dimension.parse("equal8"),))
@@ -102,7 +114,8 @@ def run_benches(
             sources=[source],
             hdl_toplevel=name,
             build_dir=folder,
-            build_args=["-Wno-lint", "-O1"],
+            # Bits of one vector that depend on each other look like a loop.
+            build_args=["-Wno-lint", "-Wno-UNOPTFLAT", "-O1"],
             log_file=folder / "build.txt",
             timescale=("1ns", "1ps"),
         )

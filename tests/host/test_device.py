@@ -16,11 +16,12 @@ from ..configurations import DEVICES
         ("usb:handshake", "device URL must start with sim:, serial:, tcp:, xdma:, not 'usb:handshake'"),
         (
             "sim:",
-            "device URL 'sim:': architecture must be one of handshake, opblock, not ''",
+            "device URL 'sim:': architecture must be one of handshake, opblock, bisort, not ''",
         ),
         (
             "sim:soccer?cores=8",
-            "device URL 'sim:soccer?cores=8': architecture must be one of handshake, opblock, not 'soccer'",
+            "device URL 'sim:soccer?cores=8': architecture must be one of handshake, opblock, bisort, "
+            "not 'soccer'",
         ),
         (
             "sim:handshake?cores=many",

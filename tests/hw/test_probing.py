@@ -176,3 +176,29 @@ def test_ranges_of_bands_of_equal_width_are_exact_both_ways(seed, rng):
     for result in got:
         own = result.body.range
         assert np.flatnonzero(found[own.id]).tolist() == list(range(own.start, own.end))
+
+
+def test_boxes_of_one_width_and_of_many_take_turns(seed, rng):
+    """Upper bounds that come sorted do not wait for the sorter; what it makes of them is no later batch's."""
+    dims = (Dimension.parse("band8"),)
+    points, r = tuples(dims, "r", 30, rng, 0)
+    batches, expected = [], []
+    for size, one_width in (
+        (16, True),
+        (3, True),
+        (13, False),
+        (16, True),
+        (2, False),
+        (5, False),
+        (16, True),
+    ):
+        boxes, s = tuples(dims, "s", size, rng, 40)
+        if one_width:
+            boxes[0]["hi"] = np.minimum(boxes[0]["lo"] + 20, HIGHEST)
+            s = [{**record, "hi": int(high)} for record, high in zip(s, boxes[0]["hi"])]
+        batches.append((s, [(r, 0, True)]))
+        expected.append(
+            Counter((int(i), 1000 + int(j)) for i, j in np.argwhere(matches(dims, points, boxes)))
+        )
+    answers = run(dims, "s", 2, batches, seed=seed, stall=0.0)
+    assert [Counter((own.body.pair.r_id, own.body.pair.s_id) for own in got) for got in answers] == expected

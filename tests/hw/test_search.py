@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from hw.dimension import Dimension
+from hw.errors import ParameterError
 from hw.record import record_layouts
-from hw.search import Search
+from hw.search import Search, check_sizes
 
 from .memory_model import MemoryModel
 from .runs import flits_of, words_of
@@ -20,6 +21,8 @@ from .streams import simulate, sink, source
 
 BATCH, BANKS, ADDRESS = 64, 2, 12
 HIGHEST = 255
+#: From `start` to the first position: the memory's 12 cycles, the partitioner's steps and what lies around.
+LATENCY = 12 + 2 * 5 + 16
 
 
 def expected(keys: np.ndarray, low: np.ndarray, high: np.ndarray) -> list[tuple[int, int, int]]:
@@ -114,8 +117,7 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("kind", ARRAYS)
-@pytest.mark.parametrize("lanes, partition", [(1, 4), (2, 2), (4, 8), (8, 8)])
-@pytest.mark.parametrize("stall", [0.0, 0.4])
+@pytest.mark.parametrize("lanes, partition, stall", [(1, 4, 0.4), (2, 2, 0.0), (4, 8, 0.4), (8, 8, 0.2)])
 def test_ranges_are_those_of_searchsorted(kind, lanes, partition, stall, seed, rng):
     size = int(rng.integers(partition, 16 * partition + 1))
     keys = ARRAYS[kind](rng, size)
@@ -134,3 +136,74 @@ def test_ranges_are_those_of_searchsorted(kind, lanes, partition, stall, seed, r
     assert [length for _, length in bursts] == [
         -(-min(partition, size - number * partition) // lanes) for number in read
     ]
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 7, 128])
+def test_arrays_and_batches_may_be_empty_or_full(size, seed, rng):
+    keys = np.sort(rng.integers(0, HIGHEST + 1, size))
+    for tuples in (0, 1, BATCH):
+        low, high = boxes(rng, tuples, 200)
+        upper = sorted(zip(high.tolist(), range(tuples)))
+        got, bursts, _ = run(keys, low, upper, seed=seed, stall=0.2)
+        assert got == expected(keys, low, high)
+        assert len(bursts) == len(partitions_of(keys, low, high, 8))
+
+
+@pytest.mark.parametrize(
+    "dim, side", [("band8", "r"), ("equal8", "r"), ("at_least8", "r"), ("at_most8", "r")]
+)
+def test_points_look_for_boxes_that_may_hold_them(dim, side, seed, rng):
+    keys = np.sort(rng.integers(0, HIGHEST + 1, 100))
+    points = np.sort(np.append(rng.integers(0, HIGHEST + 1, BATCH - 2), [0, HIGHEST]))
+    low, high = {
+        "band8": (np.maximum(points - 20, 0), points),
+        "equal8": (points, points),
+        "at_least8": (0 * points, points),
+        "at_most8": (points, 0 * points + HIGHEST),
+    }[dim]
+    batch = [(int(point), 0) for point in points]
+    got, _, _ = run(keys, points, batch, dim=dim, side="r", width=20, seed=seed, stall=0.3)
+    assert got == expected(keys, low, high)
+
+
+@pytest.mark.parametrize("spread", [0, 30])
+def test_a_cycle_is_a_word_or_a_bound_or_both(spread, seed, rng):
+    """There are 64 words and 128 bounds, in an array of which all is read."""
+    keys = np.sort(rng.integers(0, HIGHEST + 1, 128))
+    low, high = boxes(rng, BATCH, spread)
+    lanes, partition = 2, 8
+    got, bursts, cycles = run(
+        keys, low, sorted(zip(high.tolist(), range(BATCH))), lanes=lanes, partition=partition, seed=seed
+    )
+    assert got == expected(keys, low, high)
+    words = sum(length for _, length in bursts)
+    positions = np.sort([place for _, start, end in got for place in (start, end)])
+    in_word = np.bincount(np.minimum(positions // lanes, 63), minlength=64)
+    # Where a bound falls behind the last record of a partition, the next one's first word may wait for it.
+    least = np.maximum(in_word, 1).sum()
+    assert words == 64
+    assert least <= cycles + 1 <= min(words + 2 * BATCH, least + len(bursts)) + LATENCY
+
+
+@pytest.mark.parametrize("keys", [[], [3]])
+def test_latency(keys, seed):
+    """The closing range follows the only one in the next cycle; what is not read takes two cycles."""
+    got, _, cycles = run(np.array(keys, int), [5], [(5, 0)], seed=seed)
+    assert got == [(0, len(keys), len(keys))]
+    assert cycles == 2 * 4 + 12 + (12 if keys else 2)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"lanes": 3}, "lanes must be a power of two from 1 on, not 3"),
+        ({"partition": 2}, "partition must be a power of two from 4 on, not 2"),
+        ({"partitions": 1}, "partitions must be a power of two from 2 on, not 1"),
+        ({"batch": 4}, "batch must be a power of two from 8 on, not 4"),
+        ({"banks": 1}, "banks must be at least 2, not 1"),
+    ],
+)
+def test_refusals(change, message):
+    sizes = {"lanes": 4, "partition": 8, "partitions": 16, "banks": 2, "batch": 64} | change
+    with pytest.raises(ParameterError, match=f"^{message}$"):
+        check_sizes(**sizes)

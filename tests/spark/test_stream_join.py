@@ -298,7 +298,8 @@ def test_explain_says_which_filters_and_columns_go_to_op_blocks(streams):
         (
             {"offload": "sim", "architecture": "footshake"},
             ParameterError,
-            "device URL 'sim:footshake': architecture must be one of handshake, opblock, not 'footshake'",
+            "device URL 'sim:footshake': architecture must be one of handshake, opblock, bisort, "
+            "not 'footshake'",
         ),
         (
             {"device": "tty0"},
