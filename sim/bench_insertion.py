@@ -334,9 +334,7 @@ def main() -> None:
     """Prints the tables."""
     print("Merges: a copy's cycles over a merge's, array and batch, by their keys\n")
     print(merging())
-    print(
-        "\nTwo levels: two batches into a small array, then that into the main one; copies' cycles over theirs\n"
-    )
+    print("\nTwo levels: two batches into a small array, then that into the main one; likewise\n")
     print(gathering())
     print(f"\nBatches of {BATCH:,} into {SUBWINDOW:,} tuples of {BYTES} bytes\n")
     print(inserting())
