@@ -24,6 +24,9 @@ from .run_reader import ReadShare, RunReader, array_layout
 from .run_writer import RunWriter
 from .widest import Widest
 
+#: The most words of a burst that is written. All go to one place, so that longer ones would be no faster.
+WRITE_BURST = 64
+
 
 def command_layout(address_width: int, records: int, levels: int) -> data.StructLayout:
     """Merge the next batch and the `arrays`, newest first, into one from the word `target` on.
@@ -46,8 +49,9 @@ class Insertion(wiring.Component):
     the order of their arrival: older arrays come first, and the batch last. `index` brings the first key
     of every `partition` records of the new array.
 
-    Reads and writes are bursts of up to `burst` words; `ahead` words of each array are asked for before they
-    are needed, which hides a latency of about `ahead - burst` cycles.
+    Reads are bursts of up to `burst` words; `ahead` words of each array are asked for before they are needed,
+    which hides a latency of about `ahead - burst` cycles. Several arrays are read by turns, so that each
+    burst may have to open a row of memory: then long ones are better.
 
     Throughput: `lanes` records per cycle, or as fast as memory takes or gives them, whatever the keys are.
     """
@@ -108,7 +112,8 @@ class Insertion(wiring.Component):
         wiring.connect(m, wiring.flipped(memory.data), share.data)
 
         m.submodules.indexer = indexer = Indexer(self._record, self._lanes, self._partition, self._entries)
-        m.submodules.writer = writer = RunWriter(self._record, self._lanes, self._records, **self._sizes)
+        sizes = self._sizes | {"burst": min(self._sizes["burst"], WRITE_BURST)}
+        m.submodules.writer = writer = RunWriter(self._record, self._lanes, self._records, **sizes)
         wiring.connect(m, merged, indexer.input)
         wiring.connect(m, indexer.output, writer.input)
         wiring.connect(m, indexer.index, wiring.flipped(self.index))

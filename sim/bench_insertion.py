@@ -65,6 +65,9 @@ DISTRIBUTIONS: dict[str, Keys] = {
 }
 
 
+HEADERS = ("bytes", "lanes", "records", "cycles of a copy", *DISTRIBUTIONS)
+
+
 def _uniform(count: int, rng: np.random.Generator) -> np.ndarray:
     return np.sort(rng.integers(0, 1 << 32, count))
 
@@ -82,6 +85,7 @@ class Streams(wiring.Component):
     """The engine's streams and its memory port, without what a plug sees of the small arrays."""
 
     def __init__(self, lanes: int, levels: int, records: int, batch: int):
+        burst = 64 if levels == 1 else 256
         self._engine = LeveledInsertion(
             RECORD,
             lanes,
@@ -91,6 +95,8 @@ class Streams(wiring.Component):
             address_width=ADDRESS_WIDTH,
             levels=levels,
             base=SMALLS,
+            burst=burst,
+            ahead=4 * burst,
         )
         members = self._engine.signature.members
         super().__init__(
@@ -197,8 +203,27 @@ def merging(seed: int = 1) -> str:
             rows.append(
                 (bench.width, lanes, f"{size:,} + {batch:,}", copied, *(f"{one:.3f}" for one in shares))
             )
-    headers = ("bytes", "lanes", "records", "cycles of a copy", *DISTRIBUTIONS)
-    return tabulate(rows, headers, disable_numparse=True, stralign="right")
+    return tabulate(rows, HEADERS, disable_numparse=True, stralign="right")
+
+
+def gathering(seed: int = 1) -> str:
+    """Two batches into a small array, then that into the main one, both read from memory, against copies."""
+    half = 1 << 17
+    bench = Bench(SMALL_LANES, 2, 4 * half, half)
+    # Each makes a new array: of the first batch, of both, and of all.
+    copied = sum(bench.copy(count) for count in (half, 2 * half, 4 * half))
+    shares = []
+    for make in tqdm(DISTRIBUTIONS.values(), desc="gathering", file=sys.stderr, leave=False):
+        array, keys = make(2 * half, 2 * half, np.random.default_rng(seed))
+        shares.append(copied / bench.insert(array, [keys[::2], keys[1::2], keys[:0]]).cycles)
+    row = (
+        bench.width,
+        bench.lanes,
+        f"{2 * half:,} + 2 x {half:,}",
+        copied,
+        *(f"{one:.3f}" for one in shares),
+    )
+    return tabulate([row], HEADERS, disable_numparse=True, stralign="right")
 
 
 def inserting(seed: int = 1) -> str:
@@ -309,6 +334,8 @@ def main() -> None:
     """Prints the tables."""
     print("Merges: a copy's cycles over a merge's, array and batch, by their keys\n")
     print(merging())
+    print("\nTwo levels: two batches into a small array, then that into the main one; likewise\n")
+    print(gathering())
     print(f"\nBatches of {BATCH:,} into {SUBWINDOW:,} tuples of {BYTES} bytes\n")
     print(inserting())
     print(

@@ -27,8 +27,9 @@ COMMANDS = 5
 SLOT = 256
 
 
-@pytest.mark.parametrize("lanes, levels", [(1, 1), (2, 2), (4, 1), (4, 3), (8, 1)])
-@pytest.mark.parametrize("layout", [RECORD, BOX], ids=["points", "boxes"])
+@pytest.mark.parametrize(
+    "lanes, levels, layout", [(1, 1, BOX), (2, 2, RECORD), (4, 1, BOX), (4, 3, RECORD), (8, 1, RECORD)]
+)
 @pytest.mark.parametrize("stall", [0.0, 0.3])
 def test_batches_are_merged_with_arrays_in_memory(lanes, levels, layout, stall, seed, rng):
     dut = Insertion(
