@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 STAMP := .venv/.ready
 
-.PHONY: help setup test demo sim bitstream area timing figures power bench docs lint lock clean
+.PHONY: help setup test demo sim bitstream area timing engines figures power bench docs lint lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,6 +38,9 @@ area: $(STAMP) ## cells on xc6v, mapped, by number of cores
 timing: $(STAMP) ## cells and MHz on ECP5, placed and routed: make timing CORES=4,16 (SEEDS=)
 	$(PYTHON) -m hw.timing $(if $(CORES),--cores $(CORES)) $(if $(SEEDS),--seeds $(SEEDS))
 
+engines: $(STAMP) ## cells and MHz of mergers and probers for 1 to 16 records per cycle
+	$(PYTHON) -m hw.engines
+
 figures: $(STAMP) ## MHz against cores up to a full ECP5; hours, goes on after a stop (CORES= SEEDS=)
 	$(PYTHON) -m hw.scaling $(if $(CORES),--cores $(CORES)) $(if $(SEEDS),--seeds $(SEEDS))
 
@@ -46,6 +49,8 @@ power: $(STAMP) ## relative power of 1, 2, 5 and 10 cores at equal throughput, b
 
 bench: $(STAMP) ## cycles per tuple of the larger configurations; the CPU engine against its peers
 	$(PYTHON) -m sim.bench
+	$(PYTHON) -m sim.bench_insertion
+	$(PYTHON) -m sim.bench_probing
 	timeout 1800 $(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(PYTHON) -m spark_offload.bench_cpu
 

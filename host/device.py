@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from math import isqrt
 from typing import Protocol
 from urllib.parse import parse_qsl
 
@@ -59,27 +60,39 @@ class Device(Protocol):
 class SimulatedDevice:
     """A joiner in a cycle-accurate simulator, in this process.
 
-    `stalls` (seed, input, output) makes both streams wait at random, with chances in 256. With `netlist`, a
-    family of chips, the cells are simulated that synthesis makes of the joiner.
+    `stalls` (seed, input, output) makes both streams wait at random, with chances in 256, and so memory. With
+    `netlist`, a family of chips, the cells are simulated that synthesis makes of the joiner. `memory` is what
+    its memory costs, if it has any, see `sim.dram.Timing.parse`.
     """
 
     def __init__(
-        self, url: str, parameters: Parameters, stalls: tuple[int, int, int], netlist: str | None = None
+        self,
+        url: str,
+        parameters: Parameters,
+        stalls: tuple[int, int, int],
+        netlist: str | None = None,
+        memory: str = "",
     ):
-        from sim.library import load  # building needs tools that a host with a board does without
+        # Building needs tools that a host with a board does without.
+        from sim.dram import Timing
+        from sim.library import load
 
         self.url = url
         self.parameters = parameters
         seed, *chances = stalls
         self._random = np.random.default_rng(seed) if any(chances) else None
         self._chances = chances
+        self._timing = Timing.parse(memory)
         self._library = load(parameters, netlist)
-        self._model = self._library.open()
+        self._model = self._library.open(self._timing)
         self._counted: dict[str, int] = {}
 
     @staticmethod
     def patience(parameters: Parameters) -> int:
         """Cycles without a transfer that are a hang: far more than going through the windows takes."""
+        if parameters.architecture == "bisort":
+            # Its windows are in memory, which is seen to move; only a linear search is not.
+            return 1_000_000 + 4 * parameters.buffer * isqrt(2 * parameters.segment)
         return 1_000_000 + 4 * parameters.capacity * parameters.segment
 
     def exchange(self, words: np.ndarray, *, marks: int = 0, bucket: int | None = None) -> Exchange:
@@ -102,7 +115,7 @@ class SimulatedDevice:
     def restart(self) -> None:
         """See `Device.restart`."""
         self._model.close()
-        self._model = self._library.open()
+        self._model = self._library.open(self._timing)
         self._counted = {}
 
     def close(self) -> None:
@@ -120,9 +133,10 @@ def open_device(url: str, parameters: Parameters | None = None) -> Device:
     """Opens a device, for example `sim:handshake?cores=8&segment=16` or `serial:/dev/ttyUSB0?baud=115200`.
 
     In a `sim:` URL every parameter of the joiner may be given; `stalls=SEED,IN,OUT` as well, which makes the
-    device's streams wait at random, with chances of IN and OUT in 256; and `netlist=FAMILY` (ecp5 or xc6v),
-    which simulates the cells that synthesis makes for such chips. A device behind a wire (`serial:`, `tcp:`,
-    `xdma:`) tells its parameters; if it has others than the URL or `parameters` say, it is refused.
+    device's streams wait at random, with chances of IN and OUT in 256; `netlist=FAMILY` (ecp5 or xc6v), which
+    simulates the cells that synthesis makes for such chips; and, for `bisort`, what memory costs in cycles,
+    such as `memory=latency:60,row_miss:20`. A device behind a wire (`serial:`, `tcp:`, `xdma:`) tells its
+    parameters; if it has others than the URL or `parameters` say, it is refused.
     """
     scheme, colon, rest = url.partition(":")
     if colon and scheme in TRANSPORTS:
@@ -142,10 +156,15 @@ def open_device(url: str, parameters: Parameters | None = None) -> Device:
         netlist = options.pop("netlist", None)
         if netlist not in (None, *SYNTHESIS):
             raise ParameterError(f"netlist must be one of {', '.join(SYNTHESIS)}, not {netlist!r}")
+        memory = options.pop("memory", "")
+        if memory and architecture != "bisort":
+            raise ParameterError(
+                f"memory={memory} is for bisort, which alone has memory, not for {architecture}"
+            )
         parameters = Parameters.from_options(architecture, options)
     except ValueError as error:
         raise ParameterError(f"device URL {url!r}: {error}") from None
-    return SimulatedDevice(url, parameters, stalls, netlist)
+    return SimulatedDevice(url, parameters, stalls, netlist, memory)
 
 
 def open_when_free(url: str) -> Device:

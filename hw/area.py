@@ -77,10 +77,15 @@ class Area:
 
 def measure(parameters: Parameters) -> Area:
     """Maps a joiner for Virtex-6 and counts its cells."""
+    return mapped(emit(parameters), parameters.name)
+
+
+def mapped(text: str, top: str) -> Area:
+    """Maps the module `top` of Verilog for Virtex-6 and counts its cells."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        (folder / "top.v").write_text(emit(parameters))
-        commands = SYNTHESIS["xc6v"].format(top=parameters.name)
+        (folder / "top.v").write_text(text)
+        commands = SYNTHESIS["xc6v"].format(top=top)
         tools.run_yosys(f"read_verilog top.v\n{commands}tee -o cells.json stat -json\n", cwd=folder)
         return area_of(cells_of(folder / "cells.json"))
 

@@ -103,9 +103,9 @@ class OpBlock(wiring.Component):
 
     A tuple that probes takes `depth = segment / lanes` cycles, every other message one. Instructions for
     this block and flushes wait, four cycles at most, until the tuples before them are done; a tuple right
-    behind an instruction waits one. What was found is queued before the message behind it goes on; a mark then
-    does not wait for the queue, the tail does. No path goes through a block: the stages before the last move
-    unless its spare place is taken.
+    behind an instruction waits one. What was found is queued before the message behind it goes on; a mark
+    then does not wait for the queue, the tail does. No path goes through a block: the stages before the last
+    move unless its spare place is taken.
 
     Each pair takes one cycle on the way out, and a composite, or a tuple that is put out beside the one it
     was made from, one more message.

@@ -11,7 +11,13 @@ from .instruction import BLOCK_WIDTH
 DEFAULT_DIMS = (Dimension(Test.BAND), Dimension(Test.BAND), Dimension(Test.AT_LEAST), Dimension(Test.AT_MOST))
 #: An OP-Block's tests are programmed, so that its dimensions are as general as can be, and all alike.
 OPBLOCK_DIMS = (Dimension(Test.BAND),) * 4
-ARCHITECTURES = ("handshake", "opblock")
+ARCHITECTURES = ("handshake", "opblock", "bisort")
+#: The least and the most of each number.
+LIMITS = {"cores": (1, 1024), "segment": (1, 1024), "lanes": (1, 1024), "buffer": (2, 1024)}
+#: Windows in memory are larger; a word of memory has `lanes` records, and batches are sorted by halves.
+BISORT_LIMITS = {"cores": (1, 64), "segment": (1, 1 << 26), "lanes": (1, 16), "buffer": (2, 1 << 16)}
+#: What is left out of a URL: windows of 8 x 64K tuples, 4 of them in a word of memory.
+BISORT_DEFAULTS = {"segment": 1 << 16, "lanes": 4, "buffer": 1 << 10}
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,8 @@ class Parameters:
     """A joiner's architecture and sizes.
 
     `cores` segments of `segment` tuples per stream; `lanes` comparators per core and direction, so
-    that a tuple takes `segment / lanes` cycles; `buffer` places of a core's queue of results.
+    that a tuple takes `segment / lanes` cycles; `buffer` places of a core's queue of results. Of `bisort`,
+    `cores` subwindows of `segment` tuples, `lanes` of them in a word of memory, and `buffer` in a batch.
     """
 
     architecture: str = "handshake"
@@ -34,16 +41,19 @@ class Parameters:
             raise ParameterError(
                 f"architecture must be one of {', '.join(ARCHITECTURES)}, not {self.architecture!r}"
             )
-        for name, lowest, highest in (
-            ("cores", 1, 1024),
-            ("segment", 1, 1024),
-            ("lanes", 1, 1024),
-            ("buffer", 2, 1024),
-        ):
+        limits = BISORT_LIMITS if self.architecture == "bisort" else LIMITS
+        for name, (lowest, highest) in limits.items():
             value = getattr(self, name)
             if type(value) is not int or not lowest <= value <= highest:
                 raise ParameterError(f"{name} must be an integer from {lowest} to {highest}, not {value!r}")
-        if self.segment % self.lanes:
+        if self.architecture == "bisort":
+            for name, lowest in (("lanes", 1), ("buffer", 2 * self.lanes)):
+                value = getattr(self, name)
+                if value < lowest or value & (value - 1):
+                    raise ParameterError(
+                        f"{name} of bisort must be a power of two from {lowest} on, not {value}"
+                    )
+        elif self.segment % self.lanes:
             raise ParameterError(f"lanes must divide segment ({self.segment}), not {self.lanes!r}")
         if not isinstance(self.dims, tuple) or not 1 <= len(self.dims) <= 16:
             raise ParameterError(f"dims must be a tuple of 1 to 16 dimensions, not {self.dims!r}")
@@ -75,6 +85,8 @@ class Parameters:
                 values[name] = int(text)
             except ValueError:
                 raise ParameterError(f"{name} must be an integer, not {text!r}") from None
+        if architecture == "bisort":
+            values = BISORT_DEFAULTS | values
         values.setdefault("lanes", values.get("segment", cls.segment))
         if architecture == "opblock":
             values.setdefault("dims", OPBLOCK_DIMS)
@@ -94,5 +106,13 @@ class Parameters:
 
     @property
     def capacity(self) -> int:
-        """How many tuples of each stream the windows hold."""
+        """How many tuples of each stream the windows hold at least."""
         return self.cores * self.segment
+
+    @property
+    def most(self) -> int:
+        """How many tuples of each stream a tuple may meet at most."""
+        if self.architecture != "bisort":
+            return self.capacity
+        # One more subwindow, each as full as a batch may make it, and a batch on either side.
+        return (self.cores + 1) * (self.segment + self.buffer) + 2 * self.buffer

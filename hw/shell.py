@@ -22,7 +22,7 @@ from .errors import ParameterError
 from .frame import COUNTERS, IDENTITY_WORD, MAGIC, NUMBERS, VERSION, FrameKind, Link, Register, identity
 from .frame_ring import FrameRing
 from .framer import Framer
-from .joiner import joiner
+from .joiner import joiner, memory_port
 from .parameters import Parameters
 from .skid import Skid
 from .socket import RESULT_LAYOUT, tuple_layout
@@ -110,6 +110,11 @@ class Shell(wiring.Component):
     """
 
     def __init__(self, parameters: Parameters, link: Link, build: bytes = bytes(32)):
+        if memory_port(parameters):
+            raise ParameterError(
+                f"architecture {parameters.architecture} needs external memory, which no board behind a link "
+                "wires; accepted: handshake, opblock"
+            )
         self._parameters = parameters
         self._link = link
         self._build = build

@@ -29,7 +29,7 @@ class Kind(enum.Enum, shape=3):
     MARK = 3  #: comes out after every result of the tuples before it, and stands for all marks before it
     HORIZON_R = 4  #: R ids before `id` (modulo 2**32) are dead: evicting them loses nothing
     HORIZON_S = 5  #: the same for S ids
-    INSTRUCTION = 6  #: programs a chain of OP-Blocks, see `hw/instruction.py`; no other joiner knows it
+    INSTRUCTION = 6  #: of OP-Blocks, `hw/instruction.py`; of BI-Sort, `hw/subwindow_command.py`
 
 
 class Tag(enum.Enum, shape=3):
@@ -40,6 +40,7 @@ class Tag(enum.Enum, shape=3):
     MARK = 2
     ERROR = 3
     COMPOSITE = 4  #: a pair that has become a tuple of another join, with the id it has there
+    STATUS = 5  #: how full one stream's subwindows are
 
 
 class Fault(enum.Enum, shape=8):
@@ -79,7 +80,19 @@ COMPOSITE_LAYOUT = data.StructLayout({"id": ID_WIDTH, "r_id": ID_WIDTH, "s_id": 
 MARK_LAYOUT = data.StructLayout({"id": ID_WIDTH})
 ERROR_LAYOUT = data.StructLayout({"fault": Fault, "value": ID_WIDTH})
 
-#: A word on `results`. `query` numbers the query that a pair, range or composite answers.
+STATUS_LAYOUT = data.StructLayout(
+    {
+        "side": 1,  # 0: R, 1: S
+        "subwindows": 8,  # how many there are
+        "oldest_empty": 1,  # also when there is none
+        "newest_full": 1,
+        "newest": ID_WIDTH,  # tuples in the main array of the newest
+        "waiting": ID_WIDTH,  # tuples in the insertion buffer
+    }
+)
+
+#: A word on `results`. `query` numbers the query that a pair or composite answers; of a
+#: range it is the number of the subwindow, 0 for the oldest.
 RESULT_LAYOUT = data.StructLayout(
     {
         "tag": Tag,
@@ -91,6 +104,7 @@ RESULT_LAYOUT = data.StructLayout(
                 "mark": MARK_LAYOUT,
                 "error": ERROR_LAYOUT,
                 "composite": COMPOSITE_LAYOUT,
+                "status": STATUS_LAYOUT,
             }
         ),
     }

@@ -67,10 +67,10 @@ def kept(make: Callable[[], dict | list], *parts: str) -> dict | list:
 
 
 class Design:
-    """A joiner between registers, which is synthesised once, and only when something is not kept."""
+    """Something behind pins, as Verilog, which is synthesised once, and only when something is not kept."""
 
-    def __init__(self, parameters: Parameters, folder: Path):
-        self._text = emit_pinned(parameters)
+    def __init__(self, text: str, folder: Path):
+        self._text = text
         self._folder = folder
         self._made = None
         self._making = threading.Lock()
@@ -117,9 +117,16 @@ def designs() -> Iterator[Callable[[Parameters], Design]]:
         def design(parameters: Parameters) -> Design:
             folder = Path(scratch) / parameters.name
             folder.mkdir()
-            return Design(parameters, folder)
+            return Design(emit_pinned(parameters), folder)
 
         yield design
+
+
+@contextmanager
+def behind_pins(text: str) -> Iterator[Design]:
+    """The Verilog of something behind pins, to be measured, with a folder to work in."""
+    with tempfile.TemporaryDirectory() as scratch:
+        yield Design(text, Path(scratch))
 
 
 def timed(

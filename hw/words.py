@@ -10,6 +10,7 @@ from amaranth.lib import data
 
 from .dimension import Dimension
 from .errors import DataError
+from .record import flit_layout
 from .socket import RESULT_LAYOUT, Kind, tuple_layout
 
 WORD = 32
@@ -99,6 +100,18 @@ def pack_instruction(
 def pack_control(dims: tuple[Dimension, ...], kind: Kind, id: int = 0) -> np.ndarray:
     """One control token, as one row."""
     return pack(_tuple_layout(dims), {"kind": kind.value, "id": id}, 1)
+
+
+def pack_run(record: data.StructLayout, records: np.ndarray, lanes: int) -> np.ndarray:
+    """A run of records, rows that `pack` made, as rows of flits with `lanes` records each."""
+    layout = flit_layout(record, lanes)
+    flits = max(1, -(-len(records) // lanes))
+    left = len(records) - lanes * np.arange(flits)
+    rows = pack(layout, {"count": np.minimum(left, lanes), "last": left <= lanes}, flits)
+    whole = np.zeros((flits * lanes, records.shape[1]), np.uint32)
+    whole[: len(records)] = records
+    rows[:, : lanes * records.shape[1]] |= whole.reshape(flits, -1)
+    return rows
 
 
 def unpack_results(words: np.ndarray) -> Results:

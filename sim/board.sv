@@ -1,4 +1,4 @@
-// The top of every simulated board, whose inputs change at the clock's falling edge, as in harness.sv.
+// The top of every simulated board, whose inputs change at the clock's falling edge, as in wrapper.py.
 //
 // With UART defined the board has the pins `rx` and `tx`, else a stream of words each way.
 

@@ -4,10 +4,11 @@
 //   words --->|  model  |---> results
 //             +---------+---> counters, activity
 //
-// Generic over the ports' widths, so every configuration is built with this same file and harness.sv. Each
+// A joiner with a memory port, which MEMORY_WORDS and ADDRESS_WIDTH tell, has a model of memory behind it.
+// Generic over the ports' widths, so every configuration is built with this same file. Each
 // cycle lowers the clock with new inputs, looks at the handshakes, and then raises the clock.
 
-#include "port.h"
+#include "dram.h"
 
 namespace {
 
@@ -20,21 +21,24 @@ enum Status : int32_t { DONE = 0, PAUSED = 1, HUNG = 2 };
 
 struct Model : Clocked {
     bool offering = false;  // valid is high: it stays, with its payload, until ready
-    uint64_t idle = 0;      // cycles since the last transfer on either stream
-    uint64_t random = 0;
+    uint64_t idle = 0;      // cycles since the last transfer on either stream or of memory
+    Random random;
+#ifdef MEMORY_WORDS
+    Contents contents{MEMORY_WORDS, Port<Bare<decltype(Vtop::memory_data_payload)>>::words};
+    Dram dram;
+#endif
 
-    Model() {
+    explicit Model(const Timing& timing)
+#ifdef MEMORY_WORDS
+        : dram(contents, timing, ADDRESS_WIDTH)
+#endif
+    {
         top->tuples_valid = 0;
         top->results_ready = 0;
+#ifdef MEMORY_WORDS
+        DRIVE(dram, *top, memory, 0, 256, 256);
+#endif
         hold_reset();
-    }
-
-    // splitmix64
-    uint64_t draw() {
-        uint64_t z = random += 0x9e3779b97f4a7c15u;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        return z ^ (z >> 31);
     }
 };
 
@@ -69,11 +73,11 @@ EXPORT void touchline_shape(uint32_t shape[3]) {
     shape[2] = Counters::words;
 }
 
-EXPORT Model* touchline_open() { return new Model; }
+EXPORT Model* touchline_open(const Timing* timing) { return new Model(*timing); }
 
 EXPORT void touchline_close(Model* model) { delete model; }
 
-EXPORT void touchline_seed(Model* model, uint64_t seed) { model->random = seed; }
+EXPORT void touchline_seed(Model* model, uint64_t seed) { model->random.state = seed; }
 
 EXPORT void touchline_counters(Model* model, uint32_t* words) { Counters::get(model->top->counters, words); }
 
@@ -90,16 +94,22 @@ EXPORT int32_t touchline_run(Model* model, Job* job) {
         if (job->result_count == job->result_room || job->cycle == job->cycle_limit) return PAUSED;
         if (model->idle >= job->patience) return HUNG;
 
-        const uint64_t dice = stalls ? model->draw() : ~uint64_t{0};
+        const uint64_t dice = stalls ? model->random.draw() : ~uint64_t{0};
         if (!model->offering && job->word_next < job->word_count && (dice & 255) >= job->stall_in) {
             model->offering = true;
             Tuples::put(top.tuples_payload, job->words + job->word_next * Tuples::words);
         }
         top.tuples_valid = model->offering;
         top.results_ready = (dice >> 8 & 255) >= job->stall_out;
+#ifdef MEMORY_WORDS
+        DRIVE(model->dram, top, memory, stalls ? model->random.draw() : dice, job->stall_in, job->stall_out);
+#endif
         model->low();
 
         ++model->idle;
+#ifdef MEMORY_WORDS
+        OBSERVE(model->dram, top, memory, model->idle);
+#endif
         if (top.tuples_valid && top.tuples_ready) {
             if (job->taken) job->taken[job->word_next] = job->cycle;
             ++job->word_next;

@@ -9,24 +9,32 @@ import functools
 import hashlib
 import importlib.metadata
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from amaranth.lib import wiring
+from amaranth.lib.wiring import Out
 
 from hw import netlist, tools, verilog
 from hw.cache import cache_directory, locked
 from hw.dimension import Dimension
 from hw.errors import DeviceError, ParameterError
+from hw.joiner import memory_port
+from hw.memory_port import MemoryPort
 from hw.parameters import Parameters
-from hw.socket import COUNTERS_LAYOUT, RESULT_LAYOUT, Tag, tuple_layout
+from hw.socket import COUNTERS_LAYOUT, RESULT_LAYOUT, Socket, Tag
 from hw.words import pack, unpack
 
+from .dram import DDR, Timing
+from .wrapper import wrapper
+
 #: What is compiled with the gateware.
-HARNESS = tuple(Path(__file__).with_name(name) for name in ("harness.sv", "harness.cpp", "port.h"))
+HARNESS = tuple(Path(__file__).with_name(name) for name in ("harness.cpp", "dram.h", "port.h"))
 #: How long a build may take, and how long to wait for another process that builds the same library.
 BUILD_SECONDS = 900
 
@@ -44,7 +52,7 @@ _VERILATOR_FLAGS = (
 #: What suits a netlist better: thousands of cells in one place, each a moment's work.
 NETLIST_FLAGS = ("-finline", "-MAKEFLAGS", "OPT_FAST=-O1")
 # Pauses let Python handle signals, and see the 32-bit counters often enough to notice each wrap.
-_PAUSE_CYCLES = 1 << 16
+PAUSE_CYCLES = 1 << 16
 _ROOM = 1 << 14
 
 
@@ -75,7 +83,7 @@ class _Job(ctypes.Structure):
     ]
 
 
-_DONE, _PAUSED, _HUNG = range(3)
+DONE, PAUSED, HUNG = range(3)
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,7 @@ class Library:
         self.cores = cores
         self._code = ctypes.CDLL(str(path))
         self._code.touchline_open.restype = ctypes.c_void_p
+        self._code.touchline_open.argtypes = [ctypes.c_void_p]
         for function in ("close", "seed", "counters", "run"):
             getattr(self._code, f"touchline_{function}").argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         self._code.touchline_close.argtypes = [ctypes.c_void_p]
@@ -111,18 +120,19 @@ class Library:
         self._code.touchline_shape(shape)
         self.tuple_words, self.result_words, self._counter_words = shape
 
-    def open(self) -> "Model":
-        """A device of its own, fresh from reset."""
-        return Model(self)
+    def open(self, timing: Timing = DDR) -> "Model":
+        """A device of its own, fresh from reset; its memory, if it has any, costs what `timing` says."""
+        return Model(self, timing)
 
 
 class Model:
     """One simulated device. A context manager; after an error in `run` it is closed."""
 
-    def __init__(self, library: Library):
+    def __init__(self, library: Library, timing: Timing):
         self.library = library
         self._code = library._code
-        self._model = self._code.touchline_open()
+        native = timing.native()
+        self._model = self._code.touchline_open(ctypes.byref(native))
         self._raw = np.zeros((1, library._counter_words), np.uint32)
         self._counters = dict.fromkeys(COUNTERS_LAYOUT.members, 0)
         # A mark is recognised by its tag, and nothing but the layout says where that is.
@@ -209,9 +219,9 @@ class Model:
         cycles = np.empty(_ROOM, np.uint64)
         job.results, job.result_room = room.ctypes.data, _ROOM
         job.given = cycles.ctypes.data if timestamps else None
-        status = _PAUSED
-        while status == _PAUSED:
-            step = bucket or _PAUSE_CYCLES
+        status = PAUSED
+        while status == PAUSED:
+            step = bucket or PAUSE_CYCLES
             if job.cycle == job.cycle_limit:
                 job.cycle_limit += step
                 if bucket:
@@ -221,7 +231,7 @@ class Model:
             results.append(room[: job.result_count].copy())
             given.append(cycles[: job.result_count].copy())
             self._count()
-        if status == _HUNG:
+        if status == HUNG:
             stream = "tuples" if job.word_next < job.word_count else "results"
             raise DeviceError(
                 f"sim {self.library.name}: hang: no transfer on {stream} for {job.patience} cycles "
@@ -253,7 +263,7 @@ def load(parameters: Parameters, family: str | None = None) -> Library:
     With a `family` of chips it is made of the netlist that synthesis makes for it.
     """
     text, flags = _emitted(parameters, family), NETLIST_FLAGS if family else ()
-    path = build(text, parameters.name, parameters.dims, parameters.cores, flags)
+    path = build(text, parameters.name, parameters.dims, parameters.cores, flags, memory_port(parameters))
     return Library(path, parameters.name, parameters.cores)
 
 
@@ -276,24 +286,37 @@ def _emitted(parameters: Parameters, family: str | None = None) -> str:
 
 
 def build(
-    verilog_text: str, name: str, dims: tuple[Dimension, ...], cores: int, flags: Sequence[str] = ()
+    verilog_text: str,
+    name: str,
+    dims: tuple[Dimension, ...],
+    cores: int,
+    flags: Sequence[str] = (),
+    memory: MemoryPort | None = None,
 ) -> Path:
     """The library of a joiner, the module `name` in `verilog_text`; safe to call in many processes."""
-    ports = {"TUPLE": tuple_layout(dims), "RESULT": RESULT_LAYOUT, "COUNTERS": COUNTERS_LAYOUT}
-    own_flags = [
-        *flags,
-        *(f"-G{port}={layout.size}" for port, layout in ports.items()),
-        f"-GCORES={cores}",
-        f"-DJOINER={name}",
-    ]
-    return compiled(verilog_text, name, own_flags, HARNESS)
+    ports = dict(Socket(dims, cores).members)
+    own_flags = list(flags)
+    if memory:
+        ports["memory"] = Out(memory)
+        sizes = {"MEMORY_WORDS": 1 << memory.address_width, "ADDRESS_WIDTH": memory.address_width}
+        own_flags += [part for size in sizes.items() for part in ("-CFLAGS", "-D{}={}".format(*size))]
+    return compiled(verilog_text + wrapper(wiring.Signature(ports), name), name, own_flags, HARNESS)
 
 
-def compiled(verilog_text: str, name: str, own_flags: Sequence[str], harness: Sequence[Path]) -> Path:
-    """The library, in the cache, of Verilog and the files that wrap it in a module `harness` and drive it."""
+def compiled(
+    verilog_text: str,
+    name: str,
+    own_flags: Sequence[str],
+    harness: Sequence[Path],
+    headers: Mapping[str, str] = {},
+) -> Path:
+    """The library, in the cache, of Verilog with a module `harness` and the files that drive it.
+
+    `headers` are further files, by name, that those include.
+    """
     verilator, compiler = tools.verilator(), tools.compiler()
     flags = [*_VERILATOR_FLAGS, *own_flags]
-    texts = {path.name: path.read_text() for path in harness}
+    texts = {path.name: path.read_text() for path in harness} | dict(headers)
     digest = hashlib.sha256()
     for part in (verilog_text, *texts.values(), verilator.version, compiler.version, *flags):
         digest.update(f"{len(part)}:{part}".encode())
@@ -309,7 +332,7 @@ def compiled(verilog_text: str, name: str, own_flags: Sequence[str], harness: Se
         for left_by_a_killed_builder in cache.glob(f"{key}.*.tmp"):
             shutil.rmtree(left_by_a_killed_builder, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=f"{key}.", suffix=".tmp", dir=cache) as scratch:
-            for file, text in {"gateware.sv": simulable(verilog_text), **texts}.items():
+            for file, text in {"gateware.sv": _without_zeros(simulable(verilog_text)), **texts}.items():
                 (Path(scratch) / file).write_text(text)
             sources = [file for file in ("gateware.sv", *texts) if not file.endswith(".h")]
             arguments = [*flags, "-j", os.cpu_count() or 1, *sources]
@@ -321,3 +344,9 @@ def compiled(verilog_text: str, name: str, own_flags: Sequence[str], harness: Se
 def simulable(verilog_text: str) -> str:
     """Verilog for a simulator: Yosys writes constants as `always @*`, which would never run."""
     return verilog_text.replace("always @*", "always_comb")
+
+
+def _without_zeros(verilog_text: str) -> str:
+    """Leaves out memories' initial zeros: here everything begins with them, and a line per row takes long."""
+    zeros = r"^ *initial begin\n(?:.*\[\d+\] = \d+'[hd]0+;\n)+ *end\n"
+    return re.sub(zeros, "", verilog_text, flags=re.MULTILINE)

@@ -40,6 +40,18 @@ struct Port {
 template <typename T>
 using Bare = std::remove_cv_t<std::remove_reference_t<T>>;
 
+// splitmix64
+struct Random {
+    uint64_t state = 0;
+
+    uint64_t draw() {
+        uint64_t z = state += 0x9e3779b97f4a7c15u;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        return z ^ (z >> 31);
+    }
+};
+
 // A Verilated top with a clock: inputs are set before `low`, outputs are looked at between `low` and `high`.
 struct Clocked {
     std::unique_ptr<VerilatedContext> context = std::make_unique<VerilatedContext>();

@@ -9,6 +9,7 @@ Everything random comes from one printed seed.
 """
 
 import os
+from collections import Counter
 from dataclasses import dataclass, field
 
 import cocotb
@@ -16,13 +17,19 @@ import numpy as np
 from cocotb.clock import Clock
 from cocotb.triggers import ClockCycles, RisingEdge
 
+from hw.bisort import Geometry
 from hw.dimension import Dimension
+from hw.joiner import memory_port
 from hw.parameters import Parameters
 from hw.socket import COUNTERS_LAYOUT, RESULT_LAYOUT, Kind, Tag
 from hw.words import WORD, Results, pack_boxes, pack_control, pack_points, unpack, unpack_results, word_count
 from sim.oracle import Windows, matcher, three_steps
 
+from .memory import Memory
+
 CLOCK_NANOSECONDS = 10
+#: Cycles that a small batch may take to be sorted, to probe and to be merged, for each place in the windows.
+EPISODE = 100
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,8 @@ class Testbench:
         dut.tuples__payload.value = 0
         dut.results__ready.value = 0
         cocotb.start_soon(Clock(dut.clk, CLOCK_NANOSECONDS, unit="ns").start())
+        if port := memory_port(bench.parameters):
+            cocotb.start_soon(Memory(dut, port, bench.random).serve())
         await bench.reset()
         return bench
 
@@ -114,8 +123,41 @@ class Testbench:
 
     @property
     def depth(self) -> int:
-        """How many cycles the comparators need for a tuple."""
-        return self.parameters.segment // self.parameters.lanes
+        """How many cycles the comparators need for a tuple, or a batch at most for each of its tuples."""
+        p = self.parameters
+        return EPISODE if p.architecture == "bisort" else p.segment // p.lanes
+
+    def check(self, pairs: list[tuple[int, int]], *streams: Streams) -> None:
+        """Checks that each pair within the windows is there once, and none beyond what they hold at most."""
+        least, most = (
+            Counter(pair for stream in streams for pair in stream.pairs(window))
+            for window in (self.parameters.capacity, self.parameters.most)
+        )
+        found = Counter(pairs)
+        assert found >= least and found <= most
+
+    def evicted(self, is_s: np.ndarray) -> list[int]:
+        """How many tuples of R and S leave full windows while such tuples come, and then a flush."""
+        p = self.parameters
+        if p.architecture != "bisort":
+            return [max(0, int((is_s == side).sum()) - p.capacity) for side in (0, 1)]
+        g = Geometry.of(p)
+        waiting, rings, gone = [0, 0], [[], []], [0, 0]
+        for side in [*is_s.astype(int).tolist(), None]:
+            if side is not None:
+                waiting[side] += 1
+                if waiting[side] < p.buffer:
+                    continue
+            for own, ring in enumerate(rings):
+                if waiting[own] <= g.linear:
+                    continue
+                if not ring or ring[-1] + waiting[own] > g.most:
+                    if len(ring) == p.cores + 1:
+                        gone[own] += ring.pop(0)
+                    ring.append(0)
+                ring[-1] += waiting[own]
+                waiting[own] = 0
+        return gone
 
     def points(self, count: int) -> np.ndarray:
         """R tuples that all stand at 1, numbered from 0."""
@@ -173,9 +215,8 @@ class Testbench:
         joiner may take, the bench fails.
         """
         p, dut = self.parameters, self.dut
-        depth = p.segment // p.lanes
         # Every tuple scans, every result leaves, and each does so only between stalls.
-        patience = 200 + refuse + 4 * depth * (p.capacity + 8)
+        patience = 200 + refuse + 4 * self.depth * (p.capacity + 8)
         # Nor may it go on for ever: each tuple gives at most a window of pairs, each result stalls a little.
         limit = self.cycle + 20 * (len(words) + 1) * (patience + p.capacity)
         traffic = Traffic()

@@ -16,11 +16,17 @@ from ..configurations import DEVICES
         ("usb:handshake", "device URL must start with sim:, serial:, tcp:, xdma:, not 'usb:handshake'"),
         (
             "sim:",
-            "device URL 'sim:': architecture must be one of handshake, opblock, not ''",
+            "device URL 'sim:': architecture must be one of handshake, opblock, bisort, not ''",
+        ),
+        (
+            "sim:handshake?memory=latency:9",
+            "device URL 'sim:handshake?memory=latency:9': memory=latency:9 is for bisort, which alone has "
+            "memory, not for handshake",
         ),
         (
             "sim:soccer?cores=8",
-            "device URL 'sim:soccer?cores=8': architecture must be one of handshake, opblock, not 'soccer'",
+            "device URL 'sim:soccer?cores=8': architecture must be one of handshake, opblock, bisort, "
+            "not 'soccer'",
         ),
         (
             "sim:handshake?cores=many",

@@ -7,8 +7,8 @@ from amaranth import Module, Signal
 from amaranth.sim import Simulator
 
 
-def simulate(component, testbenches: Sequence[Callable]) -> None:
-    """Runs `testbenches` to their end."""
+def simulate(component, testbenches: Sequence[Callable], background: Sequence[Callable] = ()) -> None:
+    """Runs `testbenches` to their end, and those in the `background` as long as these run."""
     top = Module()
     top.submodules.component = component
     top.d.sync += Signal().eq(1)  # a clock to tick by, also for a component that has none
@@ -16,6 +16,8 @@ def simulate(component, testbenches: Sequence[Callable]) -> None:
     simulator.add_clock(1e-6)
     for testbench in testbenches:
         simulator.add_testbench(testbench)
+    for testbench in background:
+        simulator.add_testbench(testbench, background=True)
     simulator.run()
 
 

@@ -4,10 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from hw.area import PAPER, measure
+from hw.area import PAPER, mapped, measure
 from hw.dimension import Dimension
+from hw.engines import RECORD
+from hw.flit_merger import FlitMerger
 from hw.joiner import JOINERS
 from hw.parameters import ARCHITECTURES
+from hw.verilog import whole
 
 
 @pytest.mark.parametrize("lanes, most", [(PAPER.segment, 800), (1, 350)])
@@ -23,6 +26,13 @@ def test_cores_cost_no_more_than_planned_and_no_more_in_longer_chains(lanes, mos
 def test_programmable_blocks_cost_no_more_than_planned():
     block = replace(PAPER, architecture="opblock", cores=4, lanes=1, dims=(Dimension.parse("band32"),))
     assert measure(block).luts / 4 <= 1300
+
+
+def test_a_merger_costs_no_more_than_planned():
+    area = mapped(whole(lambda: FlitMerger(RECORD, 2), "merger"), "merger")
+    assert area.luts <= 800
+    # Its queues are in distributed RAM.
+    assert area.ram > 0 and area.flip_flops < 700
 
 
 def test_every_architecture_has_a_joiner():

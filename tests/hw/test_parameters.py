@@ -16,7 +16,10 @@ def refusal(function, *arguments, **options) -> str:
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({"architecture": "handshaek"}, "architecture must be one of handshake, opblock, not 'handshaek'"),
+        (
+            {"architecture": "handshaek"},
+            "architecture must be one of handshake, opblock, bisort, not 'handshaek'",
+        ),
         ({"cores": 0}, "cores must be an integer from 1 to 1024, not 0"),
         ({"cores": 2.0}, "cores must be an integer from 1 to 1024, not 2.0"),
         ({"segment": 1025}, "segment must be an integer from 1 to 1024, not 1025"),
@@ -37,6 +40,21 @@ def refusal(function, *arguments, **options) -> str:
         (
             {"architecture": "opblock", "cores": 513, "dims": (Dimension.parse("band32"),)},
             "cores of opblock must be at most 512, not 513",
+        ),
+        ({"architecture": "bisort", "cores": 65}, "cores must be an integer from 1 to 64, not 65"),
+        (
+            {"architecture": "bisort", "segment": (1 << 26) + 1},
+            "segment must be an integer from 1 to 67108864, not 67108865",
+        ),
+        ({"architecture": "bisort", "lanes": 3}, "lanes of bisort must be a power of two from 1 on, not 3"),
+        ({"architecture": "bisort", "lanes": 32}, "lanes must be an integer from 1 to 16, not 32"),
+        (
+            {"architecture": "bisort", "lanes": 16, "buffer": 16},
+            "buffer of bisort must be a power of two from 32 on, not 16",
+        ),
+        (
+            {"architecture": "bisort", "lanes": 4, "buffer": 24},
+            "buffer of bisort must be a power of two from 8 on, not 24",
         ),
     ],
 )
@@ -73,6 +91,12 @@ def test_lanes_default_to_the_whole_segment():
 
 def test_dimensions_of_op_blocks_are_bands_unless_given():
     assert Parameters.from_options("opblock", {}).dims == OPBLOCK_DIMS
+
+
+def test_windows_in_memory_are_large_unless_given():
+    parameters = Parameters.from_options("bisort", {})
+    assert (parameters.segment, parameters.lanes, parameters.buffer) == (1 << 16, 4, 1 << 10)
+    assert Parameters.from_options("bisort", {"segment": "5"}).lanes == 4
 
 
 def test_names_are_unique():

@@ -139,6 +139,16 @@ def test_framed_words_are_the_definition_and_flow_without_a_gap(width, stalled, 
 
 
 @pytest.mark.filterwarnings("ignore::amaranth.hdl.UnusedElaboratable")  # what is refused is not used
+def test_a_joiner_that_needs_memory_is_refused():
+    with pytest.raises(ParameterError) as error:
+        Shell(Parameters("bisort", lanes=4), Link(8, 120))
+    assert str(error.value) == (
+        "architecture bisort needs external memory, which no board behind a link wires; "
+        "accepted: handshake, opblock"
+    )
+
+
+@pytest.mark.filterwarnings("ignore::amaranth.hdl.UnusedElaboratable")  # what is refused is not used
 def test_a_payload_too_small_for_a_tuple_is_refused():
     with pytest.raises(ParameterError) as error:
         Shell(Parameters(), Link(8, 16, 4))

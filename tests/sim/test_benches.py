@@ -19,4 +19,7 @@ def test_bad_parameters_are_one_line(capsys):
     assert regression.main(["--cores", "none"]) == 2
     assert capsys.readouterr().err == "sim: cores must be an integer, not 'none'\n"
     assert regression.main(["--architecture", "soccer"]) == 2
-    assert capsys.readouterr().err == "sim: architecture must be one of handshake, opblock, not 'soccer'\n"
+    assert (
+        capsys.readouterr().err
+        == "sim: architecture must be one of handshake, opblock, bisort, not 'soccer'\n"
+    )

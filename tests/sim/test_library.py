@@ -157,7 +157,7 @@ def test_timestamps_and_activity(model):
 
 
 def test_counters_go_on_past_32_bits(model, monkeypatch):
-    monkeypatch.setattr(library, "_PAUSE_CYCLES", 4)
+    monkeypatch.setattr(library, "PAUSE_CYCLES", 4)
     run = model.run(boxes(np.arange(50)))
     assert run.counters == {
         "tuples": 0,
@@ -326,3 +326,13 @@ def test_verilog_is_written_once(tmp_path, monkeypatch):
     assert [library._emitted(parameters) for parameters in (one, one, other)] == ["text"] * 3
     assert written == [one, other]
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".v", ".v"]
+
+
+def test_only_memories_of_zeros_lose_their_contents():
+    """Verilator's memories begin with zeros; whatever else begins or becomes zero stays."""
+    kept = [
+        "  initial begin\n    some[0] = 8'h00;\n    some[1] = 8'h07;\n  end\n",
+        "  always_comb begin\n    bits[0] = 1'h0;\n  end\n",
+    ]
+    zeros = "  initial begin\n    \\none.of [0] = 8'h00;\n    \\none.of [1] = 8'd0;\n  end\n"
+    assert library._without_zeros(kept[0] + zeros + kept[1]) == "".join(kept)

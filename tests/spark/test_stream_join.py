@@ -338,7 +338,7 @@ def test_op_blocks_do_filters_and_prune_columns(streams, window, filters, column
         (
             {"offload": "sim", "architecture": "footshake"},
             ParameterError,
-            "architecture must be one of handshake, opblock or None, not 'footshake'",
+            "architecture must be one of handshake, opblock, bisort or None, not 'footshake'",
         ),
         (
             {"offload": "sim", "architecture": "opblock", "device": DEVICES["default"]},

@@ -1,0 +1,89 @@
+"""What mergers and probers cost for 1 to 16 records per cycle: `make engines` prints cells and MHz.
+
+Cells are mapped by yosys for Virtex-6, as in `hw/area.py`; the clock is that of an ECP5-85F, placed and
+routed and kept as in `hw/timing.py`.
+"""
+
+import sys
+
+from amaranth.lib import data, wiring
+from tabulate import tabulate
+from tqdm import tqdm
+
+from . import timing, tools
+from .area import mapped
+from .dimension import Dimension
+from .flit_merger import FlitMerger
+from .pinned import emit_alone
+from .prober import Prober
+from .search import Search
+from .verilog import whole
+
+#: Tuples of 8 bytes.
+DIMS = (Dimension.parse("equal32"),)
+RECORD = data.StructLayout({"key": 32, "id": 32})
+LANES = (1, 2, 4, 8, 16)
+SEED = 1
+#: A search in small memories, so that the logic is what counts: the index of 128K records, batches of 1K.
+PARTITION, PARTITIONS, BATCH = 128, 1024, 1024
+ENGINES = {
+    "merger": lambda lanes: FlitMerger(RECORD, lanes),
+    "prober": lambda lanes: Prober(RECORD, lanes, BATCH, partition=PARTITION, partitions=PARTITIONS),
+    "search": lambda lanes: Search(
+        DIMS,
+        "s",
+        lanes,
+        partition=PARTITION,
+        partitions=PARTITIONS,
+        banks=2,
+        batch=BATCH,
+        address_width=32,
+    ),
+}
+
+
+def row(name: str, lanes: int) -> tuple:
+    """One line of the table."""
+
+    def make() -> wiring.Component:
+        return ENGINES[name](lanes)
+
+    area = mapped(whole(make, name), name)
+    with timing.behind_pins(emit_alone(make)) as design:
+        timed = design.timed(SEED)
+    return (
+        name,
+        lanes,
+        area.logic,
+        area.ram,
+        area.flip_flops,
+        area.block_rams,
+        area.luts / lanes,
+        timing.taken(timed.area),
+        timed.area.flip_flops,
+        timed.area.block_rams,
+        timed.mhz,
+        timed.mhz * lanes / 1000,
+        timed.mhz * lanes * RECORD.size / 8000,
+    )
+
+
+def main() -> None:
+    """Prints the table."""
+    wanted = [(name, lanes) for name in ENGINES for lanes in LANES]
+    rows = [row(*one) for one in tqdm(wanted, desc="engines", file=sys.stderr, leave=False)]
+    headers = (
+        *("engine", "records/cycle", "logic LUT", "RAM LUT", "FF", "BRAM", "LUT/record"),
+        *("ECP5 LUT", "ECP5 FF", "ECP5 BRAM", "MHz", "G records/s", "GB/s"),
+    )
+    print(
+        f"{RECORD.size // 8}-byte records with {RECORD['key'].width}-bit keys: cells on xc6v, mapped by "
+        f"yosys {tools.yosys().version};\nECP5-85F, routed with one seed, asked for {timing.ASKED_MHZ} MHz, "
+        "between registers that are counted too.\nThe search has two indexes of "
+        f"{PARTITIONS} partitions and a batch of {BATCH}; the prober is a part of it.\n"
+    )
+    print(tabulate(rows, headers, floatfmt=".1f"))
+
+
+if __name__ == "__main__":
+    main()
