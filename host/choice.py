@@ -68,7 +68,7 @@ def choose_order(layout: Layout, shares: Shares, codes: np.ndarray, block: int) 
     key = best[0]
     if len(best) > 1 and block * shares.kept[key] >= STRIPED_FROM and shares.kept[best[1]] <= STRIPED_SHARE:
         stripe = best[1]
-        count = int(min(2 / shares.kept[stripe], block / LEAST_IN_STRIPE, MOST_STRIPES, codes.shape[1]))
+        count = int(min(1 / shares.kept[stripe], block / LEAST_IN_STRIPE, MOST_STRIPES, codes.shape[1]))
         # By quantiles, so that stripes hold about as many tuples each, however values are spread.
         ranks = np.linspace(0, codes.shape[1], count + 1)[1:-1].astype(np.int64)
         splitters = np.unique(np.sort(codes[stripe])[ranks])
