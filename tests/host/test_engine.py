@@ -85,6 +85,8 @@ def test_pairs(structure, shape, values, rng, monkeypatch):
     monkeypatch.setattr("host.llat.PARTITION", int(rng.choice([4, 96])))
     monkeypatch.setattr("host.engine.SHORTEST_BLOCK", int(rng.choice([16, 512])))
     monkeypatch.setattr("host.choice.STRIPED_FROM", int(rng.choice([0, 48])))
+    monkeypatch.setattr("host.engine.ALONE", int(rng.choice([0, 8192])))
+    monkeypatch.setattr("host.engine.MEASURED_FOR", int(rng.choice([0, 8192])))
     count = 1500
     window = tuple(int(size) for size in rng.choice([0, 40, 700, 10**6], 2))
     layout, batches, expected = tuples(rng, shape, values, count, window)
