@@ -47,10 +47,12 @@ def tuples(rng, shape, values, count, window):
         dims.append(SpecDimension("", test, negated))
         codes.append(VALUES[values](rng, r).astype(np.uint64))
         low = VALUES[values](rng, s).astype(np.uint64)
-        # Mostly narrow boxes, some wide.
+        # Mostly narrow boxes, some wide; or all equally wide.
         width = np.where(rng.random(s) < 0.05, rng.integers(0, 2**40, s), rng.integers(0, 4, s)).astype(
             np.uint64
         )
+        if rng.random() < 0.5:
+            width[:] = rng.integers(0, 4)
         lo.append(low)
         hi.append(low + np.minimum(width, np.uint64(2**64 - 1) - low))
     dims.append(SpecDimension("", Test.BAND, role="time"))
