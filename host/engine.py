@@ -288,9 +288,13 @@ class Engine:
                 if not whole:
                     last = int(np.searchsorted(batch.age, min(begin + ring.step, LONGEST)))
                 self._begin(ring, begin, batch, last - first)
+            sub = ring.subwindows[-1]
             if not whole:
-                until = min(ring.subwindows[-1].begin + ring.step, LONGEST)
+                until = min(sub.begin + ring.step, LONGEST)
                 last = max(first + 1, int(np.searchsorted(batch.age, until)))
+            # The first rows to come, not those with the lowest keys, go into what has no room for all.
+            if room := sub.structure.capacity - sub.rows:
+                last = min(last, first + room)
             run = side[0]
             if last - first < len(run) or len(run.offsets) > 1:
                 columns, numbers = (
@@ -320,7 +324,7 @@ class Engine:
         if before:
             # Rows come at the rate they came at; what is full sooner is followed by something smaller.
             known = sum(sub.rows for sub in ring.subwindows if sub.begin == before.begin)
-            expected = max(SMALLEST, known // 8 if begin == before.begin else int(SLACK * known))
+            expected = max(expected, known // 8 if begin == before.begin else int(SLACK * known))
             before.structure.seal()
             before.drift = self._drift(ring)
         structure, why = self.structure, "asked for"

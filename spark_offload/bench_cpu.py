@@ -33,7 +33,7 @@ from host.choice import Statistics, choose_structure
 from host.columns import Layout
 from host.compiled import cores
 from host.cpu import CpuSession
-from host.engine import SUBWINDOWS, Batch, Engine
+from host.engine import SUBWINDOWS, SUBWINDOWS_OF_TABLES, Batch, Engine
 from host.llat import partitions
 from host.plan import SpecDimension
 from host.rap_table import RapTable, even_splitters
@@ -189,6 +189,8 @@ AXES = {
     "matches": [4**k for k in range(6)],
 }
 MEASURED = ("bisort", "levels", "rap_table", "wib_tree")
+#: Rows in the batches of whole joins.
+BATCHES = (4, 16, 64, 256, 1024)
 #: Seconds that one point of the figure may take for inserting.
 POINT = 1.0
 
@@ -231,7 +233,8 @@ def _throughput(name: str, batch: int, rows: int, matches: int) -> list[float]:
         if time.thread_time() - start > POINT:
             break
     inserting = inserted / (time.thread_time() - start)
-    probes, parts = [run(True, batch) for _ in range(8)], made.parts()
+    # So many that their matches are not in the cache.
+    probes, parts = [run(True, batch) for _ in range(max(2, 2**16 // batch))], made.parts()
     start, probed = time.thread_time(), 0
     while not probed or time.thread_time() - start < POINT / 8:
         for part in parts:
@@ -240,22 +243,32 @@ def _throughput(name: str, batch: int, rows: int, matches: int) -> list[float]:
     return [inserting, probed / (time.thread_time() - start)]
 
 
-def whole(name: str, batch: int, matches: int, rows: int) -> dict:
-    """Tuples a second of one core in a whole join, with `rows` in each full window and batches of `batch`."""
+#: Whole joins: rows in a window, matches of a probe in it, rows in a batch.
+WHOLE = [(rows, matches, batch) for rows in (2**14, 2**18) for matches in (1, 64, 1024) for batch in BATCHES]
+
+
+def whole(name: str) -> dict:
+    """Tuples a second of one core in whole joins with full windows."""
+    _join_rate(name, 2**12, 1, 256)  # compiles
+    return {"rates": [_join_rate(name, *point) for point in WHOLE]}
+
+
+def _join_rate(name: str, rows: int, matches: int, batch: int) -> float:
     margin = 1000
     source = Source(1, (2 * margin + 1) * rows // matches, margin, rows, SECOND)
     engine = source.engine(name, threads=1)
-    # As many batches as make a subwindow, so that one is completed and another dropped.
-    steps = max(2, rows // SUBWINDOWS // batch)
-    for first in range(0, rows, batch):
-        engine.fill(*source.batch(first, batch))
-    for k in range(2):
-        engine.process(*source.batch(rows + k * batch, batch), source.limits(rows + (k + 1) * batch))
-    new = [source.batch(rows + k * batch, batch) for k in range(2, 2 + steps)]
-    start = time.thread_time()
-    for k, part in enumerate(new):
-        engine.process(*part, source.limits(rows + (k + 3) * batch))
-    return {"rate": 2 * batch * steps / (time.thread_time() - start)}
+    part = rows // SUBWINDOWS_OF_TABLES
+    for first in range(0, rows, part):
+        engine.fill(*source.batch(first, part))
+    # Until a subwindow has been completed and another dropped, if that is not too long.
+    spent, done = 0.0, 0
+    while done < rows // SUBWINDOWS and spent < POINT:
+        new = source.batch(rows + done, batch)
+        start = time.thread_time()
+        engine.process(*new, source.limits(rows + done + batch))
+        spent += time.thread_time() - start
+        done += batch
+    return 2 * done / spent
 
 
 MEASUREMENTS = {
@@ -472,19 +485,15 @@ def draw(got: dict[str, dict], path: Path) -> None:
 
 def choices(run: Run) -> None:
     """Whole joins with each structure, and what `auto` takes."""
+    got = {name: run.measured("whole", name) for name in MEASURED}
     lines = []
-    for rows in (2**14, 2**18):
-        for matches in (1, 64, 1024):
-            for batch in (16, 64, 256, 1024, 4096):
-                got = {name: run.measured("whole", name, batch, matches, rows) for name in MEASURED}
-                rates = {name: each["rate"] for name, each in got.items() if "rate" in each}
-                chosen, _ = choose_structure(Order(0), Statistics(batch, rows, matches / SUBWINDOWS, 0.0))
-                best = max(rates.values(), default=0)
-                share = f"{rates[chosen] / best:.0%}" if chosen in rates else ""
-                cells = [
-                    f"{each['rate'] / 1e6:.2f}" if "rate" in each else each["why"] for each in got.values()
-                ]
-                lines.append([f"{rows:,}", f"{matches:,}", f"{batch:,}", *cells, chosen, share])
+    for k, (rows, matches, batch) in enumerate(WHOLE):
+        rates = {name: each["rates"][k] for name, each in got.items()}
+        known = Statistics(batch, rows, matches / SUBWINDOWS, drift=0.0)
+        chosen, _ = choose_structure(Order(0), known)
+        share = f"{rates[chosen] / max(rates.values()):.0%}"
+        cells = [f"{rate / 1e6:.3f}" for rate in rates.values()]
+        lines.append([f"{rows:,}", f"{matches:,}", f"{batch:,}", *cells, chosen, share])
     headers = ("window", "matches", "batch", *MEASURED, "auto", "of the best")
     _table("Whole joins, millions of tuples/s on one core, pairs listed", lines, headers)
 

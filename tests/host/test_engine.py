@@ -178,6 +178,22 @@ def test_rap_table_is_balanced_after_three_adjustments(values, rng):
     assert max(errors[3:]) < 0.35
 
 
+@pytest.mark.parametrize("structure", ["rap_table", "wib_tree"])
+def test_a_full_table_leaves_no_gap_in_the_keys(structure, rng):
+    """More rows come than a table was made for: what follows it holds keys of the whole range too."""
+    layout, batches, _ = streams(rng, 60_000)
+    window = 20_000
+    engine = Engine(layout, (window, window), structure, 1)
+    start = 0
+    for size in [400] * 60 + [3000] * 30:
+        new = [part(batch, start, start + size) for batch in batches]
+        newest = int(new[0].age[-1])
+        engine.process(*new, (newest - window, newest - window), pairs=False)
+        start += size
+        for sub in (sub for ring in engine.rings for sub in ring.subwindows if sub.rows > 100):
+            assert sub.structure.lows[0] < 2_000_000 and sub.structure.highs[0] > 8_000_000
+
+
 def test_increasing_values_go_to_the_wib_tree(rng):
     """Small batches begin with a RaP-Table; values that rise move on to a WiB+-Tree, others do not."""
     for rising, wanted in ((True, "wib_tree"), (False, "rap_table")):
