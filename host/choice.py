@@ -76,8 +76,12 @@ def choose_order(layout: Layout, shares: Shares, codes: np.ndarray, block: int) 
     return Order(key)
 
 
-#: Batches up to this many rows are small, and so are windows.
-SMALL_BATCH, SMALL_WINDOW = 256, 64
+# Thresholds come from `make bench`. Its section `auto` shows whole joins: sorting wins with any batch of more
+# than a few rows; below that tables are about as fast, and never make a tuple wait until blocks are merged.
+# Its section `structures` shows matches: up to so many, tables are probed about as fast as sorted blocks.
+
+#: Batches below this many rows are small, and so are windows.
+SMALL_BATCH, SMALL_WINDOW = 8, 64
 #: Matches per probe and subwindow up to which copying them out of unsorted partitions is cheap.
 FEW_MATCHES = 64
 #: The share of a subwindow's keys beyond those of the one before from which on its splitters are of no use.

@@ -38,7 +38,7 @@ SUBWINDOWS, SUBWINDOWS_OF_TABLES = 8, 16
 #: Rows that a subwindow of fixed size has room for: at least, and as a multiple of those in the one before.
 SMALLEST, SLACK = 64, 1.03
 #: Tuples that stand for a subwindow, and for a batch, in samples.
-KEPT_SAMPLE, NEW_SAMPLE = 256, 4096
+KEPT_SAMPLE, NEW_SAMPLE = 512, 4096
 #: Tuples up to which one thread has probed or sorted before another has begun.
 ALONE = 8192
 #: Tuples after which shares are measured again, if a subwindow has begun since.
@@ -74,8 +74,21 @@ class Subwindow:
     begin: int  #: the age from which on rows belong to it
     newest: int  #: the age of its newest row
     rows: int = 0
-    sample: np.ndarray | None = None  #: columns of some of its rows
+    sample: np.ndarray | None = None  #: columns of some of its rows, each as likely as any other
     drift: float = 0.0  #: the share of sampled keys that lie beyond those of the subwindow before
+
+    def sample_also(self, new: np.ndarray, random: np.random.Generator) -> None:
+        """Lets rows that were just added stand in the sample by their share of all rows."""
+        share = KEPT_SAMPLE * new.shape[1] / max(self.rows, KEPT_SAMPLE)
+        count = min(new.shape[1], int(share + random.random()))
+        parts = [new[:, random.integers(0, new.shape[1], count)] if count < new.shape[1] else new]
+        if self.sample is not None:
+            if not count:
+                return
+            room = KEPT_SAMPLE - count
+            known = self.sample.shape[1]
+            parts.append(self.sample if known <= room else self.sample[:, random.integers(0, known, room)])
+        self.sample = np.concatenate(parts, axis=1)
 
 
 @dataclass
@@ -309,9 +322,8 @@ class Engine:
                 before, done = done, sub.structure.insert(run, done, len(run))
                 sub.rows += done - before
                 sub.newest = max(sub.newest, int(batch.age[last - 1]))
-                some = run.data[:, ring.random.integers(0, len(run), KEPT_SAMPLE)]
-                known = [] if sub.sample is None else [sub.sample]
-                sub.sample = np.concatenate([*known, some], axis=1)[:, -2 * KEPT_SAMPLE :]
+                if done > before:
+                    sub.sample_also(run.data[:, before:done], ring.random)
                 if done == len(run):
                     break
                 self._begin(ring, sub.begin, batch, len(run) - done)

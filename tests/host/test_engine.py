@@ -197,15 +197,17 @@ def test_a_full_table_leaves_no_gap_in_the_keys(structure, rng):
 def test_increasing_values_go_to_the_wib_tree(rng):
     """Small batches begin with a RaP-Table; values that rise move on to a WiB+-Tree, others do not."""
     for rising, wanted in ((True, "wib_tree"), (False, "rap_table")):
-        count = 12_000
+        count, window = 4000, 2000
         values = 10**6 + np.arange(count) * 10 if rising else None
         layout, batches, _ = streams(rng, count, values)
-        engine = Engine(layout, (20_000, 20_000), "auto", 1)
-        for start in range(0, 2 * count, 200):
-            new = [part(batch, start, start + 200) for batch in batches]
+        engine = Engine(layout, (window, window), "auto", 1)
+        for start in range(0, 2 * count, 12):
+            new = [part(batch, start, start + 12) for batch in batches]
             newest = int(new[0].age[-1])
-            engine.process(*new, (newest - 20_000, newest - 20_000), pairs=False)
+            engine.process(*new, (newest - window, newest - window), pairs=False)
         assert {ring.subwindows[-1].name for ring in engine.rings} == {wanted}
+        for sub in (sub for ring in engine.rings for sub in ring.subwindows):
+            assert len(np.unique(sub.sample[0])) > 0.9 * min(sub.rows, 512)
         assert wanted in engine.explain()
 
 
@@ -213,12 +215,12 @@ def test_increasing_values_go_to_the_wib_tree(rng):
     "order, known, structure",
     [
         (Order(-1), Statistics(10_000, 10_000, 1, 0), "nested"),
-        (Order(0), Statistics(10, 20, 1, 0), "nested"),
+        (Order(0), Statistics(4, 20, 1, 0), "nested"),
         (Order(0), Statistics(10_000, 10**6, 1, 0), "levels"),
-        (Order(0), Statistics(10, 10**6, 5000, 0), "levels"),
-        (Order(0), Statistics(10, 10**6, 1, 0.9), "wib_tree"),
-        (Order(0), Statistics(10, 10**6, 1, 0), "rap_table"),
-        (Order(0, 1, np.array([5], np.uint64)), Statistics(10, 10**6, 1, 0), "levels"),
+        (Order(0), Statistics(4, 10**6, 5000, 0), "levels"),
+        (Order(0), Statistics(4, 10**6, 1, 0.9), "wib_tree"),
+        (Order(0), Statistics(4, 10**6, 1, 0), "rap_table"),
+        (Order(0, 1, np.array([5], np.uint64)), Statistics(4, 10**6, 1, 0), "levels"),
     ],
 )
 def test_strategy(order, known, structure):
