@@ -441,22 +441,25 @@ def steady_states(run: Run) -> None:
 
 def structures(run: Run) -> None:
     """Insertion and probing of each structure, in millions of tuples a second on one core, also drawn."""
-    got = {name: run.measured("structure", name) for name in MEASURED}
+    got = _figures(run, "structure")
     for axis, places in AXES.items():
         lines = [
-            [
-                f"{at:,}",
-                *(
-                    f"{got[name][axis][k][0] / 1e6:.2f} / {got[name][axis][k][1] / 1e6:.2f}"
-                    for name in MEASURED
-                ),
-            ]
+            [f"{at:,}", *(" / ".join(f"{rate / 1e6:.2f}" for rate in each[axis][k]) for each in got.values())]
             for k, at in enumerate(places)
         ]
         others = ", ".join(f"{name} {at:,}" for name, at in USUAL.items() if name != axis)
-        _table(f"Millions of tuples/s on one core, inserted / probing: {others}", lines, (axis, *MEASURED))
+        _table(f"Millions of tuples/s on one core, inserted / probing: {others}", lines, (axis, *got))
     draw(got, PICTURE)
     print(f"\ndrawn in {PICTURE}")
+
+
+def _figures(run: Run, measurement: str) -> dict[str, dict]:
+    """A measurement of each structure; those without figures are printed with the reason, and left out."""
+    got = {name: run.measured(measurement, name) for name in MEASURED}
+    for name, each in got.items():
+        if "why" in each:
+            print(f"\n{name}: {each['why']}")
+    return {name: each for name, each in got.items() if "why" not in each}
 
 
 def draw(got: dict[str, dict], path: Path) -> None:
@@ -470,8 +473,8 @@ def draw(got: dict[str, dict], path: Path) -> None:
     figure, panels = plt.subplots(2, len(AXES), figsize=(11, 6), layout="constrained", sharey="row")
     for row, what in enumerate(("inserted", "probing, pairs listed")):
         for panel, (axis, places) in zip(panels[row], AXES.items()):
-            for name in MEASURED:
-                panel.plot(places, [at[row] / 1e6 for at in got[name][axis]], marker="o", label=name)
+            for name, each in got.items():
+                panel.plot(places, [at[row] / 1e6 for at in each[axis]], marker="o", label=name)
             panel.set(xscale="log", yscale="log", xlabel=named[axis])
             panel.grid(alpha=0.3)
         panels[row][0].set_ylabel(f"millions of tuples/s, {what}")
@@ -485,16 +488,16 @@ def draw(got: dict[str, dict], path: Path) -> None:
 
 def choices(run: Run) -> None:
     """Whole joins with each structure, and what `auto` takes."""
-    got = {name: run.measured("whole", name) for name in MEASURED}
+    got = _figures(run, "whole")
     lines = []
     for k, (rows, matches, batch) in enumerate(WHOLE):
         rates = {name: each["rates"][k] for name, each in got.items()}
         known = Statistics(batch, rows, matches / SUBWINDOWS, drift=0.0)
         chosen, _ = choose_structure(Order(0), known)
-        share = f"{rates[chosen] / max(rates.values()):.0%}"
+        share = f"{rates[chosen] / max(rates.values()):.0%}" if chosen in rates else ""
         cells = [f"{rate / 1e6:.3f}" for rate in rates.values()]
         lines.append([f"{rows:,}", f"{matches:,}", f"{batch:,}", *cells, chosen, share])
-    headers = ("window", "matches", "batch", *MEASURED, "auto", "of the best")
+    headers = ("window", "matches", "batch", *got, "auto", "of the best")
     _table("Whole joins, millions of tuples/s on one core, pairs listed", lines, headers)
 
 
