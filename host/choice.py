@@ -76,9 +76,9 @@ def choose_order(layout: Layout, shares: Shares, codes: np.ndarray, block: int) 
     return Order(key)
 
 
-# Thresholds come from `make bench`. Its section `auto` shows whole joins: sorting wins, and twice or more with
-# batches of more than a few rows. With smaller ones a table loses less than that, and it never makes a tuple wait
-# until blocks are merged. Its section `structures` shows up to how many matches tables keep up when probed.
+# Thresholds come from `make bench`. Its section `auto` shows whole joins: sorting wins, and by much with batches
+# of more than a few rows. With smaller ones a table loses less, and it never makes a tuple wait until blocks
+# are merged. Its section `structures` shows up to how many matches tables keep up when probed.
 
 #: Batches below this many rows are small, and so are windows.
 SMALL_BATCH, SMALL_WINDOW = 8, 64
