@@ -76,7 +76,7 @@ def choose_order(layout: Layout, shares: Shares, codes: np.ndarray, block: int) 
     return Order(key)
 
 
-# Thresholds come from `make bench`. Its section `auto` shows whole joins: sorting wins, and by much with batches
+# Thresholds come from `make bench`. Its section `auto` shows whole joins: sorting wins, by much with batches
 # of more than a few rows. With smaller ones a table loses less, and it never makes a tuple wait until blocks
 # are merged. Its section `structures` shows up to how many matches tables keep up when probed.
 
