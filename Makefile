@@ -47,12 +47,12 @@ figures: $(STAMP) ## MHz against cores up to a full ECP5; hours, goes on after a
 power: $(STAMP) ## relative power of 1, 2, 5 and 10 cores at equal throughput, by toggles
 	$(PYTHON) -m sim.power
 
-bench: $(STAMP) ## cycles per tuple of the larger configurations; the CPU engine against its peers
-	$(PYTHON) -m sim.bench
-	$(PYTHON) -m sim.bench_insertion
-	$(PYTHON) -m sim.bench_probing
+bench: $(STAMP) ## cycles per tuple of the larger configurations; the CPU engine against its peers (ONLY=steady RESUME=1)
+	$(if $(ONLY),,$(PYTHON) -m sim.bench)
+	$(if $(ONLY),,$(PYTHON) -m sim.bench_insertion)
+	$(if $(ONLY),,$(PYTHON) -m sim.bench_probing)
 	timeout 1800 $(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
-	$(PYTHON) -m spark_offload.bench_cpu
+	$(PYTHON) -m spark_offload.bench_cpu $(if $(ONLY),--only $(ONLY)) $(if $(RESUME),--resume)
 
 docs: $(STAMP) ## write the pages that are made from definitions
 	$(PYTHON) -m hw.link_page

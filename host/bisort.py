@@ -231,6 +231,21 @@ def _index(offsets, highs, stripe_highs, heads, tops, rising, stripe_tops, strip
 
 
 @compiled
+def _widths(boxes, hi):
+    """How far the narrowest and the widest of some boxes reach above their low bound, in each dimension."""
+    narrowest, widest = np.full(len(hi), HIGHEST), np.zeros(len(hi), np.uint64)
+    for d in range(len(hi)):
+        if hi[d] < 0:
+            widest[d] = HIGHEST
+            continue
+        lows, highs = boxes[d], boxes[hi[d]]
+        for box in range(len(lows)):
+            width = highs[box] - lows[box]
+            narrowest[d], widest[d] = min(narrowest[d], width), max(widest[d], width)
+    return narrowest, widest
+
+
+@compiled
 def _merge(one, one_ids, one_offsets, other, other_ids, other_offsets, key, shift, data, ids, offsets):
     """Merges two sorted blocks with the same splitters; numbers of `other` are raised by `shift`."""
     at = 0
@@ -265,7 +280,7 @@ class Sorted:
         self.lows, self.highs = lows, highs  #: uint64[block, column]
         key = max(order.key, 0)
         self.heads = data[key, ::PART].copy() if order.key >= 0 else np.empty(0, np.uint64)
-        self.tops = None
+        self.tops = self.widths = None
 
     @classmethod
     def build(
@@ -307,13 +322,13 @@ class Sorted:
     def boxes(self) -> tuple:
         """What `points_find_boxes` takes."""
         data, ids, base, offsets, *rest = self.points()
-        return (data, ids, base, offsets[0], *rest, *self.tops)
+        return (data, ids, base, offsets[0], *rest, self.tops, *self.widths)
 
     @property
     def bytes(self) -> int:
         """Bytes in use, index included."""
         parts = [self.data, self.ids, self.offsets, self.heads, self.lows, self.highs]
-        return sum(part.nbytes for part in [*parts, *(self.tops or ())])
+        return sum(part.nbytes for part in [*parts, *(self.tops or ()), *(self.widths or ())])
 
     def with_tops(self, layout: Layout) -> "Sorted":
         """Adds what points need to find the boxes of the only block."""
@@ -326,6 +341,8 @@ class Sorted:
         ]
         _index(self.offsets[0], *highs, self.heads, tops, rising, stripe_tops, stripe_rising)
         self.tops = tops, rising, stripe_tops, stripe_rising
+        if self.widths is None:
+            self.widths = _widths(self.data, layout.hi)
         return self
 
     def merged(self, other: "Sorted") -> "Sorted":
@@ -347,7 +364,11 @@ class Sorted:
             offsets[0],
         )
         lows, highs = np.minimum(self.lows, other.lows), np.maximum(self.highs, other.highs)
-        return Sorted(data, ids, self.base, self.order, offsets, lows, highs)
+        merged = Sorted(data, ids, self.base, self.order, offsets, lows, highs)
+        if self.widths:
+            (narrow, wide), (other_narrow, other_wide) = self.widths, other.widths
+            merged.widths = np.minimum(narrow, other_narrow), np.maximum(wide, other_wide)
+        return merged
 
 
 @compiled
@@ -422,22 +443,27 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
 @compiled
 def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     """The pairs of the points `begin .. end - 1` with a block of boxes, testing the dimensions `wanted`."""
-    data, ids, base, offsets, key, stripe, splitters, heads, tops, rising, stripe_tops, stripe_rising = boxes
+    data, ids, base, offsets, key, stripe, splitters, heads, index, narrowest, widest = boxes
+    tops, rising, stripe_tops, stripe_rising = index
     point_data, point_ids, point_base = points
     out_r, out_s = np.empty(1024 * pairs, np.int64), np.empty(1024 * pairs, np.int64)
     found = 0
     keys, codes = data[max(key, 0)], point_data[max(key, 0)]
     stripes = len(offsets) - 1
     at = offsets[:stripes].copy()
-    # A search alone decides equality and one-sided tests; of a band, only that it begins low enough.
-    banded = key >= 0 and hi[key] != key and hi[key] >= 0
-    checks = listed(wanted if key < 0 or banded else wanted & ~(1 << key), len(hi))
+    # Where all boxes are equally wide, two searches decide; else only that a box may reach the point.
+    reach = widest[max(key, 0)]
+    decided = narrowest[max(key, 0)] == reach
+    checks = listed(wanted & ~(1 << key) if key >= 0 and decided else wanted, len(hi))
     one, two, rest = leading(checks, negated, max(key, 0))
-    one_lows, one_highs, one_codes, one_bounded = data[one], data[hi[one]], point_data[one], hi[one] >= 0
-    two_lows, two_highs, two_codes, two_bounded = data[two], data[hi[two]], point_data[two], hi[two] >= 0
+    one_lows, one_highs, one_codes = data[one], data[hi[one]], point_data[one]
+    two_lows, two_highs, two_codes = data[two], data[hi[two]], point_data[two]
+    one_width, one_even = widest[one], narrowest[one] == widest[one]
+    two_width, two_even = widest[two], narrowest[two] == widest[two]
     for point in range(begin, end):
         number = point_base + point_ids[point]
         code, one_code, two_code = codes[point], one_codes[point], two_codes[point]
+        low = code - min(reach, code)
         top = stripe_of(splitters, point_data[stripe, point]) if stripes > 1 else 0
         for q in range(top, -1, -1):
             if stripes > 1:
@@ -446,17 +472,41 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
                 if stripe_tops[q] < point_data[stripe, point]:
                     continue
             first, last = offsets[q], offsets[q + 1]
-            if first == last:
-                continue
-            if key >= 0 and hi[key] == key:
-                at[q] = first = seek(keys, heads, first, last, at[q], code)
+            if key >= 0 and first < last:
+                at[q] = first = seek(keys, heads, first, last, at[q], low)
+                if pairs and found + SHORT > len(out_r):
+                    out_r, out_s = grown(out_r, found, SHORT), grown(out_s, found, SHORT)
+                near = min(first + SHORT, last)
+                while first < near and keys[first] <= code:
+                    fits = one_lows[first] <= one_code
+                    if one_even:
+                        fits &= one_code - one_lows[first] <= one_width
+                    else:
+                        fits &= one_code <= one_highs[first]
+                    fits &= two_lows[first] <= two_code
+                    if two_even:
+                        fits &= two_code - two_lows[first] <= two_width
+                    else:
+                        fits &= two_code <= two_highs[first]
+                    if fits and len(rest):
+                        for c in range(len(rest)):
+                            k = rest[c]
+                            inside = data[k, first] <= point_data[k, point]
+                            if hi[k] >= 0:
+                                inside &= point_data[k, point] <= data[hi[k], first]
+                            fits &= inside != negated[k]
+                    if pairs:
+                        out_r[found] = number
+                        out_s[found] = base + ids[first]
+                    found += fits
+                    first += 1
+                if first < near or first == last:
+                    continue
                 last = after(keys, heads, first, last, first, code)
-            elif key >= 0:
-                at[q] = last = after(keys, heads, first, last, at[q], code)
-            # Parts of a band that reach the point are tested together as long as they stand side by side.
+            # Parts that reach the point are tested together as long as they stand side by side.
             while first < last:
                 begins = first
-                if banded:
+                if key >= 0 and not decided:
                     part = (last - 1) // PART
                     if rising[part] < code:
                         break
@@ -466,32 +516,10 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
                     while part * PART > first and tops[part - 1] >= code:
                         part -= 1
                     begins = max(first, part * PART)
-                if key < 0 or last - begins > SHORT:
-                    out_r, out_s, found = match_boxes(
-                        data, ids, base, begins, last, point_data, point, hi, negated, checks, number,
-                        (out_r, out_s), found, pairs,
-                    )  # fmt: skip
-                    last = begins
-                    continue
-                if pairs and found + SHORT > len(out_r):
-                    out_r, out_s = grown(out_r, found, SHORT), grown(out_s, found, SHORT)
-                for box in range(begins, last):
-                    fits = (one_lows[box] <= one_code) & (two_lows[box] <= two_code)
-                    if one_bounded:
-                        fits &= one_code <= one_highs[box]
-                    if two_bounded:
-                        fits &= two_code <= two_highs[box]
-                    if fits and len(rest):
-                        for c in range(len(rest)):
-                            k = rest[c]
-                            inside = data[k, box] <= point_data[k, point]
-                            if hi[k] >= 0:
-                                inside &= point_data[k, point] <= data[hi[k], box]
-                            fits &= inside != negated[k]
-                    if pairs:
-                        out_r[found] = number
-                        out_s[found] = base + ids[box]
-                    found += fits
+                out_r, out_s, found = match_boxes(
+                    data, ids, base, begins, last, point_data, point, hi, negated, checks, number,
+                    (out_r, out_s), found, pairs,
+                )  # fmt: skip
                 last = begins
     return out_r[: found * pairs], out_s[: found * pairs], found
 

@@ -68,7 +68,7 @@ def choose_order(layout: Layout, shares: Shares, codes: np.ndarray, block: int) 
     key = best[0]
     if len(best) > 1 and block * shares.kept[key] >= STRIPED_FROM and shares.kept[best[1]] <= STRIPED_SHARE:
         stripe = best[1]
-        count = int(min(2 / shares.kept[stripe], block / LEAST_IN_STRIPE, MOST_STRIPES, codes.shape[1]))
+        count = int(min(1 / shares.kept[stripe], block / LEAST_IN_STRIPE, MOST_STRIPES, codes.shape[1]))
         # By quantiles, so that stripes hold about as many tuples each, however values are spread.
         ranks = np.linspace(0, codes.shape[1], count + 1)[1:-1].astype(np.int64)
         splitters = np.unique(np.sort(codes[stripe])[ranks])
@@ -76,8 +76,12 @@ def choose_order(layout: Layout, shares: Shares, codes: np.ndarray, block: int) 
     return Order(key)
 
 
-#: Batches up to this many rows are small, and so are windows.
-SMALL_BATCH, SMALL_WINDOW = 256, 64
+# Thresholds come from `make bench`. Its section `auto` shows whole joins: sorting wins, by much with batches
+# of more than a few rows. With smaller ones a table loses less, and it never makes a tuple wait until blocks
+# are merged. Its section `structures` shows up to how many matches tables keep up when probed.
+
+#: Batches below this many rows are small, and so are windows.
+SMALL_BATCH, SMALL_WINDOW = 8, 64
 #: Matches per probe and subwindow up to which copying them out of unsorted partitions is cheap.
 FEW_MATCHES = 64
 #: The share of a subwindow's keys beyond those of the one before from which on its splitters are of no use.

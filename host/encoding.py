@@ -25,7 +25,7 @@ def is_exact(type: pa.DataType) -> bool:
 
 def signed(values: np.ndarray) -> np.ndarray:
     """Codes of 64-bit integers."""
-    return values.astype(np.int64).view(np.uint64) ^ _SIGN
+    return values.astype(np.int64, copy=False).view(np.uint64) ^ _SIGN
 
 
 def encode(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -44,7 +44,7 @@ def encode(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         codes = signed(_unscaled(array))
     else:
         codes = _integer_codes(_numbers(array, pa.int64()), type)
-    return np.where(valid, codes, _ZERO), valid
+    return np.where(valid, codes, _ZERO) if array.null_count else codes, valid
 
 
 def lower(bound: pa.Array, type: pa.DataType, strict: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -38,7 +38,11 @@ SUBWINDOWS, SUBWINDOWS_OF_TABLES = 8, 16
 #: Rows that a subwindow of fixed size has room for: at least, and as a multiple of those in the one before.
 SMALLEST, SLACK = 64, 1.03
 #: Tuples that stand for a subwindow, and for a batch, in samples.
-KEPT_SAMPLE, NEW_SAMPLE = 256, 4096
+KEPT_SAMPLE, NEW_SAMPLE = 512, 4096
+#: Tuples up to which one thread has probed or sorted before another has begun.
+ALONE = 8192
+#: Tuples after which shares are measured again, if a subwindow has begun since.
+MEASURED_FOR = 8192
 #: How much the newest batch counts in the average of batch sizes.
 RECENT = 0.1
 
@@ -70,8 +74,21 @@ class Subwindow:
     begin: int  #: the age from which on rows belong to it
     newest: int  #: the age of its newest row
     rows: int = 0
-    sample: np.ndarray | None = None  #: columns of some of its rows
+    sample: np.ndarray | None = None  #: columns of some of its rows, each as likely as any other
     drift: float = 0.0  #: the share of sampled keys that lie beyond those of the subwindow before
+
+    def sample_also(self, new: np.ndarray, random: np.random.Generator) -> None:
+        """Lets rows that were just added stand in the sample by their share of all rows."""
+        share = KEPT_SAMPLE * new.shape[1] / max(self.rows, KEPT_SAMPLE)
+        count = min(new.shape[1], int(share + random.random()))
+        parts = [new[:, random.integers(0, new.shape[1], count)] if count < new.shape[1] else new]
+        if self.sample is not None:
+            if not count:
+                return
+            room = KEPT_SAMPLE - count
+            known = self.sample.shape[1]
+            parts.append(self.sample if known <= room else self.sample[:, random.integers(0, known, room)])
+        self.sample = np.concatenate(parts, axis=1)
 
 
 @dataclass
@@ -142,6 +159,7 @@ class Engine:
         self._random = np.random.default_rng(1)
         self._values = int((~layout.window).sum())
         self._stale = True
+        self._seen, self._measured_until = 0, 0
 
     # Joining
 
@@ -156,7 +174,9 @@ class Engine:
         block = self._measure(points, boxes)
         sides = [self._sorted(batch, rows) for batch, rows in zip(new, block)]
         found = self._among(sides, pairs)
-        found += spread(lambda meet, *probe: meet(*probe, pairs), self._probes(sides), self.threads)
+        probes = list(self._probes(sides))
+        threads = self._threads(sum(last - first for _, _, first, last, _ in probes))
+        found += spread(lambda meet, *probe: meet(*probe, pairs), probes, threads)
         self._keep(new, sides, limits)
         return found
 
@@ -173,7 +193,11 @@ class Engine:
             ring.expire(limit)
             if len(batch):
                 ring.batch += (len(batch) - ring.batch) * (RECENT if ring.batch else 1)
-        spread(self._insert, zip(self.rings, new, sides, limits), self.threads)
+        spread(self._insert, zip(self.rings, new, sides, limits), self._threads(sum(map(len, new))))
+
+    def _threads(self, tuples: int) -> int:
+        """How many threads are worth it for so many tuples."""
+        return self.threads if tuples > ALONE else 1
 
     def join(self, points: Batch, boxes: Batch, pairs: bool = True) -> list[Found]:
         """The pairs within a batch, in parts, without keeping it."""
@@ -193,9 +217,11 @@ class Engine:
             CHUNK,
         )
         stored, probe = p.points(), (b.data, b.ids, b.base)
-        cuts = np.linspace(0, len(tasks), min(len(tasks), 4 * self.threads) + 1).astype(np.int64)
-        parts = ((stored, probe, hi, negated, tasks[i:j], pairs) for i, j in pairwise(cuts))
-        return spread(boxes_find_points, parts, self.threads)
+        threads = self._threads(int((tasks[:, 2] - tasks[:, 1]).sum()))
+        parts = 1 if threads == 1 else 4 * threads
+        cuts = np.linspace(0, len(tasks), min(len(tasks), parts) + 1).astype(np.int64)
+        shares = ((stored, probe, hi, negated, tasks[i:j], pairs) for i, j in pairwise(cuts))
+        return spread(boxes_find_points, shares, threads)
 
     def _probes(self, sides: list) -> Iterator[tuple]:
         """What has to be probed with what: the blocks of a batch with the subwindows of the other stream."""
@@ -216,19 +242,24 @@ class Engine:
         """Chooses the order for a batch; returns how many rows blocks of points and of boxes have."""
         rows = [SHORTEST_BLOCK, SHORTEST_BLOCK]
         pairs = []
+        self._seen += len(points) + len(boxes)
+        measured = self._stale and self._seen > self._measured_until
         if len(points) and len(boxes):
             chosen = boxes.columns[:, self._random.integers(0, len(boxes), SAMPLE[0])]
             first, last = spans(self.layout, points.columns, chosen)
-            width = np.tile(last - first, SAMPLE[1])
-            others = np.tile(first, SAMPLE[1]) + (width * self._random.random(len(width))).astype(np.int64)
-            some = np.flatnonzero(width)
-            pairs.append((points.columns[:, others[some]], chosen[:, some % SAMPLE[0]]))
             # A box meets about `reach` points. Long blocks of points take few searches, and short ones of
             # boxes meet few blocks in vain; these lengths were the fastest of those tried.
-            reach = int(width.mean())
+            reach = int((last - first).mean())
             rows[0] = max(rows[0], 2 * reach)
             rows[1] = max(rows[1], reach * len(boxes) // len(points) // 4)
-        if self._stale:
+            if measured:
+                width = np.tile(last - first, SAMPLE[1])
+                others = np.tile(first, SAMPLE[1]) + (width * self._random.random(len(width))).astype(
+                    np.int64
+                )
+                some = np.flatnonzero(width)
+                pairs.append((points.columns[:, others[some]], chosen[:, some % SAMPLE[0]]))
+        if measured:
             kept = [ring.sample(batch) for ring, batch in zip(self.rings, (points, boxes))]
             if all(part.shape[1] for part in kept):
                 pairs.append(
@@ -244,6 +275,7 @@ class Engine:
                 block = max(rows[0], self.rings[0].rows // SUBWINDOWS)
                 self.order = choose_order(self.layout, self.shares, kept[0], block)
                 self._stale = False
+                self._measured_until = self._seen + min(self._seen, MEASURED_FOR)
         if self.structure == "nested":
             self.order = Order(-1)
         return rows[0], rows[1]
@@ -251,7 +283,9 @@ class Engine:
     def _sorted(self, batch: Batch, rows: int) -> tuple:
         """A batch in sorted blocks, their bounds, and the places of the first and the last row of each."""
         bounds = np.append(np.arange(0, len(batch), rows), len(batch))
-        run = Sorted.build(batch.columns, batch.numbers, batch.base, bounds, self.order, self.threads)
+        run = Sorted.build(
+            batch.columns, batch.numbers, batch.base, bounds, self.order, self._threads(len(batch))
+        )
         return run, bounds, batch.place[bounds[:-1]], batch.place[bounds[1:] - 1]
 
     # Keeping
@@ -259,14 +293,21 @@ class Engine:
     def _insert(self, ring: Ring, batch: Batch, side: tuple, limit: int) -> None:
         """Inserts the rows of a batch that later ones may join."""
         first = int(np.searchsorted(batch.age, limit))
+        # What is left of a batch that is longer than a subwindow is one as a whole.
+        whole = first < len(batch) and int(batch.age[-1]) - int(batch.age[first]) >= ring.step
         while first < len(batch):
-            step = ring.step
-            if not ring.subwindows or int(batch.age[first]) - ring.subwindows[-1].begin >= step:
-                begin = int(batch.age[first])
-                last = int(np.searchsorted(batch.age, min(begin + step, LONGEST)))
+            begin, last = int(batch.age[first]), len(batch)
+            if whole or not ring.subwindows or begin - ring.subwindows[-1].begin >= ring.step:
+                if not whole:
+                    last = int(np.searchsorted(batch.age, min(begin + ring.step, LONGEST)))
                 self._begin(ring, begin, batch, last - first)
-            until = min(ring.subwindows[-1].begin + ring.step, LONGEST)
-            last = max(first + 1, int(np.searchsorted(batch.age, until)))
+            sub = ring.subwindows[-1]
+            if not whole:
+                until = min(sub.begin + ring.step, LONGEST)
+                last = max(first + 1, int(np.searchsorted(batch.age, until)))
+            # The first rows to come, not those with the lowest keys, go into what has no room for all.
+            if room := sub.structure.capacity - sub.rows:
+                last = min(last, first + room)
             run = side[0]
             if last - first < len(run) or len(run.offsets) > 1:
                 columns, numbers = (
@@ -281,9 +322,8 @@ class Engine:
                 before, done = done, sub.structure.insert(run, done, len(run))
                 sub.rows += done - before
                 sub.newest = max(sub.newest, int(batch.age[last - 1]))
-                some = run.data[:, ring.random.integers(0, len(run), KEPT_SAMPLE)]
-                known = [] if sub.sample is None else [sub.sample]
-                sub.sample = np.concatenate([*known, some], axis=1)[:, -2 * KEPT_SAMPLE :]
+                if done > before:
+                    sub.sample_also(run.data[:, before:done], ring.random)
                 if done == len(run):
                     break
                 self._begin(ring, sub.begin, batch, len(run) - done)
@@ -296,7 +336,7 @@ class Engine:
         if before:
             # Rows come at the rate they came at; what is full sooner is followed by something smaller.
             known = sum(sub.rows for sub in ring.subwindows if sub.begin == before.begin)
-            expected = max(SMALLEST, known // 8 if begin == before.begin else int(SLACK * known))
+            expected = max(expected, known // 8 if begin == before.begin else int(SLACK * known))
             before.structure.seal()
             before.drift = self._drift(ring)
         structure, why = self.structure, "asked for"

@@ -1,6 +1,6 @@
 """Plans: which terms of a condition share which dimension, and the codes of points and boxes in it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -146,26 +146,32 @@ class Plan:
             live[np.ix_(used, places[~valid])] = False
             codes.append(whole)
         codes += [live[k].astype(np.uint64) for k in self.flags]
-        taken = np.flatnonzero(live.any(axis=0))
-        return taken, [code[taken] for code in codes]
+        kept = np.flatnonzero(live.any(axis=0))
+        return kept, taken(codes, kept)
 
     def boxes(
         self, rows: Rows, disjunct: int, pushed: Collection[Node] = ()
     ) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
         """The S rows that have a box for `disjunct`, and its bounds; filters in `pushed` are left out."""
         filters = [term for term in self.filters[disjunct]["s"] if term not in pushed]
-        taken = _passing(filters, rows, np.arange(rows.length))
-        keep = np.ones(len(taken), bool)
+        passing = _passing(filters, rows, np.arange(rows.length))
+        keep = np.ones(len(passing), bool)
         los, his = [], []
         for dim in self.dimensions:
-            lo, hi, some = dim.boxes(disjunct, rows.take(taken))
+            lo, hi, some = dim.boxes(disjunct, rows.take(passing))
             keep &= some
             los.append(lo)
             his.append(hi)
         for k in self.flags:
-            los.append(np.full(len(taken), k == disjunct, np.uint64))
-            his.append(np.full(len(taken), encoding.HIGHEST))
-        return taken[keep], [lo[keep] for lo in los], [hi[keep] for hi in his]
+            los.append(np.full(len(passing), k == disjunct, np.uint64))
+            his.append(np.full(len(passing), encoding.HIGHEST))
+        kept = np.flatnonzero(keep)
+        return passing[kept], taken(los, kept), taken(his, kept)
+
+
+def taken(codes: Sequence[np.ndarray], rows: np.ndarray) -> list[np.ndarray]:
+    """These rows of some columns of codes, each once and in order; a copy only if some are left out."""
+    return [code if len(rows) == len(code) else code[rows] for code in codes]
 
 
 def _text(terms: list[Bound | Outside]) -> str:

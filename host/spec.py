@@ -14,7 +14,7 @@ from .arrival import Arrivals
 from .condition import parse_condition
 from .evaluate import Rows, evaluate, holds
 from .expression import SIDES, Node, Scope
-from .plan import SpecDimension, make_plan
+from .plan import SpecDimension, make_plan, taken
 from .pushdown import Pushed, pushable
 from .term import Filter, Residual
 from .window import LONGEST, Window, parse_window
@@ -285,7 +285,7 @@ class JoinSpec:
         self._check(arrivals.s.rows, "s")
         window_points, window_boxes = self.window_codes(arrivals)
         rows, codes = self._plan.points(Rows.of("r", arrivals.r.rows), pushed)
-        points = Points(rows, (*codes, *(code[rows] for code in window_points)))
+        points = Points(rows, (*codes, *taken(window_points, rows)))
         if not self._plan.disjuncts:
             return Encoded(
                 points, Boxes(rows, rows, *(tuple(code[:0] for code in side) for side in window_boxes))
@@ -293,26 +293,29 @@ class JoinSpec:
         parts = [
             self._plan.boxes(Rows.of("s", arrivals.s.rows), k, pushed) for k in range(self._plan.disjuncts)
         ]
-        row = np.concatenate([part[0] for part in parts])
-        disjunct = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
-        order = np.lexsort([disjunct, row])
-        row, disjunct = row[order], disjunct[order]
-        lo, hi = (
-            (
-                *(np.concatenate(bounds)[order] for bounds in zip(*(part[which] for part in parts))),
-                *(code[row] for code in window_boxes[which - 1]),
-            )
-            for which in (1, 2)
-        )
+        row, *bounds = parts[0]
+        disjunct = np.zeros(len(row), np.int64)
+        windows = [taken(side, row) for side in window_boxes]
+        if len(parts) > 1:
+            row = np.concatenate([part[0] for part in parts])
+            disjunct = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
+            order = np.lexsort([disjunct, row])
+            row, disjunct = row[order], disjunct[order]
+            bounds = [
+                [np.concatenate(codes)[order] for codes in zip(*(part[which] for part in parts))]
+                for which in (1, 2)
+            ]
+            windows = [[code[row] for code in side] for side in window_boxes]
+        lo, hi = ((*values, *window) for values, window in zip(bounds, windows))
         return Encoded(points, Boxes(row, disjunct, lo, hi))
 
     def window_codes(self, arrivals: Arrivals):
         """The codes of every row in the window's dimensions: points, and lows and highs of boxes."""
         r, s, w = arrivals.r, arrivals.s, self.window
-        open_lo, open_hi = np.zeros(len(s.index), np.uint64), np.full(len(s.index), encoding.HIGHEST)
         if w.kind == "time":
             box = ([_shifted(s.time, -w.r)], [_shifted(s.time, w.s)])
             return [encoding.signed(r.time)], box
+        open_lo, open_hi = np.zeros(len(s.index), np.uint64), np.full(len(s.index), encoding.HIGHEST)
         points = [encoding.signed(r.index), _shifted(r.before, -w.s)]
         return points, ([_shifted(s.before, -w.r), open_lo], [open_hi, encoding.signed(s.index)])
 

@@ -1,226 +1,83 @@
 """`make bench`, second part: the CPU engine against other engines in the same run, and its own figures.
 
+    bands       a band join over time windows: counted and listed, against every peer
+    order       the same with its condition written in either order
+    streams     micro-batches through `push` and `poll`, against Spark's and Flink's streaming joins
+    steady      the papers' two-attribute band, and equality, with full windows
+    structures  insertion into and probing of each structure, also drawn
+    auto        the structures in whole joins, and what `auto` chooses: its thresholds come from here
+    growth      as windows double
+
 Every measurement is a process of its own with a time limit, and the least of several repetitions counts.
-Ratios are between figures of one run; what is absolute by nature stands beside the machine's name.
+Ratios are between figures of one run; what is absolute by nature stands beside the machine's name. `--only`
+runs some sections, and `--resume` takes what an earlier run of the same code has measured.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import platform
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from tabulate import tabulate
 
 from host.bisort import BiSort, Order, Sorted
+from host.choice import Statistics, choose_structure
 from host.columns import Layout
+from host.compiled import cores
 from host.cpu import CpuSession
-from host.engine import Batch, Engine
+from host.engine import SUBWINDOWS, SUBWINDOWS_OF_TABLES, Batch, Engine
+from host.llat import partitions
 from host.plan import SpecDimension
 from host.rap_table import RapTable, even_splitters
 from host.spec import JoinSpec
 from host.wib_tree import WibTree
 from hw.dimension import Test
 
-SECOND = 1_000_000
-ROWS_PER_SECOND = 1000
-#: Seconds that one measurement may take; what takes longer is reported as such.
-LIMIT = 240
+from .bench_peers import ON, PEERS, SECOND, Query, flink_streamed, spark_streamed, stream
+
+#: Seconds that one measurement may take, and one of a finite join; what takes longer is reported as such.
+LIMIT, PATIENCE = 600, 180
 REPEATS = 3
-#: Seconds in the windows of equality joins.
-SHORT_WINDOW = 30
-ON = "r.x BETWEEN s.a - 10 AND s.a + 10"
-BAND = "r.x >= s.a - 10 AND r.x <= s.a + 10"
-NAMED = ("r.id AS r_id", "r.x", "s.id AS s_id", "s.a")
+#: What has been measured, for `--resume`.
+KEPT = Path("build/bench_cpu.jsonl")
+PICTURE = Path("docs/structures.png")
 
 
-# Data
+# Joins of finite streams
 
 
-def stream(value: str, rows: int, seed: int) -> pa.Table:
-    """A stream of 1,000 rows a second with values uniform in 1..10,000."""
-    rng = np.random.default_rng(seed)
-    ts = np.arange(rows) * (SECOND // ROWS_PER_SECOND) + rng.integers(0, SECOND // ROWS_PER_SECOND, rows)
-    values = rng.integers(1, 10_001, rows).astype(np.int32)
-    return pa.table({"ts": ts, value: values, "id": np.arange(rows)})
-
-
-def within(window: int) -> str:
-    """The time window in SQL."""
-    return f"r.ts >= s.ts - {window} AND r.ts <= s.ts + {window}"
-
-
-# Peers: each takes both streams, the window and whether to list pairs, and returns a function to be timed,
-# which returns how many pairs it found.
-
-
-def touchline(r: pa.Table, s: pa.Table, window: int, listed: bool) -> Callable[[], int]:
-    def run() -> int:
-        spec = JoinSpec(ON, window, "ts", r.schema, s.schema)
-        session = CpuSession(spec)
-        arrivals = spec.arrange(r, s)
-        if listed:
-            return session.rows(arrivals, ["id", "x"], ["id", "a"]).num_rows
-        return session.count(arrivals)
-
-    return run
-
-
-def duckdb(r: pa.Table, s: pa.Table, window: int, listed: bool) -> Callable[[], int]:
-    import duckdb
-
-    connection = duckdb.connect(config={"threads": len(os.sched_getaffinity(0))})
-    for name, table in (("r", r), ("s", s)):
-        connection.register(f"{name}_arrow", table)
-        connection.execute(f"CREATE TABLE {name} AS SELECT * FROM {name}_arrow")
-    # The selective pair of conditions first: the other way round takes hundreds of times longer.
-    source = f"FROM r JOIN s ON {BAND} AND {within(window)}"
-
-    def run() -> int:
-        if listed:
-            return connection.execute(f"SELECT {', '.join(NAMED)} {source}").to_arrow_table().num_rows
-        return connection.execute(f"SELECT count(*) {source}").fetchone()[0]
-
-    return run
-
-
-def polars(r: pa.Table, s: pa.Table, window: int, listed: bool) -> Callable[[], int]:
-    import polars as pl
-
-    left = pl.from_arrow(r).lazy()
-    right = pl.from_arrow(s).rename({"ts": "s_ts", "id": "s_id"}).lazy()
-    joined = left.join_where(
-        right.with_columns(
-            low=pl.col("a") - 10,
-            high=pl.col("a") + 10,
-            since=pl.col("s_ts") - window,
-            to=pl.col("s_ts") + window,
-        ),
-        pl.col("x") >= pl.col("low"),
-        pl.col("x") <= pl.col("high"),
-        pl.col("ts") >= pl.col("since"),
-        pl.col("ts") <= pl.col("to"),
-    )
-
-    def run() -> int:
-        if listed:
-            return joined.select("id", "x", "s_id", "a").collect().to_arrow().num_rows
-        return joined.select(pl.len()).collect().item()
-
-    return run
-
-
-def clickhouse(r: pa.Table, s: pa.Table, window: int, listed: bool) -> Callable[[], int]:
-    from chdb.session import Session
-
-    folder = tempfile.mkdtemp()
-    session = Session(f"{folder}/db")
-    for name, table in (("r", r), ("s", s)):
-        pq.write_table(table, f"{folder}/{name}.parquet")
-        session.query(f"CREATE TABLE {name} ENGINE = Memory AS SELECT * FROM file('{folder}/{name}.parquet')")
-    source = f"FROM r INNER JOIN s ON {BAND} AND {within(window)}"
-
-    def run() -> int:
-        if listed:
-            result = session.query(f"SELECT {', '.join(NAMED)} {source}", "ArrowTable")
-            return result.num_rows
-        return int(session.query(f"SELECT count() {source}", "CSV").data())
-
-    return run
-
-
-def _spark():
-    from pyspark.sql import SparkSession
-
-    os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
-    options = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "6g",
-        "spark.driver.maxResultSize": "0",
-        "spark.log.level": "OFF",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.autoBroadcastJoinThreshold": "-1",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    return SparkSession.builder.master("local[2]").config(map=options).getOrCreate()
-
-
-def _binned(frame, stream: str, window: int):
-    """Rows with the bins of value and of time that they lie in, or that their box touches."""
-    from pyspark.sql import functions as F
-
-    if stream == "r":
-        return frame.withColumn("vbin", F.expr("x div 21")).withColumn("tbin", F.expr(f"ts div {window}"))
-    return frame.withColumn("vbin", F.expr("explode(sequence((a - 10) div 21, (a + 10) div 21))")).withColumn(
-        "tbin", F.expr(f"explode(sequence((ts - {window}) div {window}, (ts + {window}) div {window}))")
-    )
-
-
-def _spark_join(r: pa.Table, s: pa.Table, window: int, listed: bool, binned: bool) -> Callable[[], int]:
-    spark = _spark()
-    frames = [spark.createDataFrame(table).repartition(2).cache() for table in (r, s)]
-    for frame in frames:
-        frame.count()
-    if binned:
-        frames = [_binned(frame, name, window) for name, frame in zip("rs", frames)]
-    for name, frame in zip("rs", frames):
-        frame.createOrReplaceTempView(name)
-    bins = "r.vbin = s.vbin AND r.tbin = s.tbin AND " if binned else ""
-    joined = spark.sql(f"SELECT {', '.join(NAMED)} FROM r JOIN s ON {bins}{BAND} AND {within(window)}")
-
-    def run() -> int:
-        return joined.toArrow().num_rows if listed else joined.count()
-
-    return run
-
-
-def spark_binned(r: pa.Table, s: pa.Table, window: int, listed: bool) -> Callable[[], int]:
-    return _spark_join(r, s, window, listed, binned=True)
-
-
-def spark_naive(r: pa.Table, s: pa.Table, window: int, listed: bool) -> Callable[[], int]:
-    return _spark_join(r, s, window, listed, binned=False)
-
-
-PEERS = {
-    "touchline": touchline,
-    "duckdb": duckdb,
-    "polars": polars,
-    "clickhouse": clickhouse,
-    "spark, hand-binned": spark_binned,
-    "spark, naive": spark_naive,
-}
-
-
-def band(name: str, rows: int, seconds: int, listed: bool) -> dict:
+def band(name: str, query: dict) -> dict:
     """One measurement of a band join over time windows."""
-    run = PEERS[name](stream("x", rows, 1), stream("a", rows, 2), seconds * SECOND, listed)
-    return timed(run)
+    return timed(PEERS[name](Query(**query)))
 
 
-def timed(run: Callable[[], int], repeats: int = REPEATS) -> dict:
-    """The least time of several runs after one that does not count, and what they return."""
-    found, times = run(), []
-    for _ in range(repeats):
+def timed(run: Callable[[], int]) -> dict:
+    """The least time of several runs, and what they return.
+
+    The first run, which may compile, counts only if it takes so long that there is none after it.
+    """
+    times, found = [], None
+    for _ in range(REPEATS + 1):
         start = time.perf_counter()
-        assert run() == found
+        got = run()
         times.append(time.perf_counter() - start)
-        if sum(times) > LIMIT / 4:
+        if found not in (None, got):
+            raise RuntimeError(f"{got:,} pairs, and {found:,} the time before")
+        found = got
+        if sum(times) > PATIENCE / 6:
             break
-    return {"seconds": min(times), "found": found}
+    return {"seconds": min(times[1:] or times), "found": found}
 
 
-# Streaming
+# Micro-batches
 
 
 def pushed(rows: int, batch: int, seconds: int) -> dict:
@@ -236,98 +93,85 @@ def pushed(rows: int, batch: int, seconds: int) -> dict:
             found += session.poll().num_rows
         return found
 
-    return timed(run)
+    got = timed(run)
+    return {"rate": 2 * rows / got["seconds"], "found": got["found"]}
 
 
-def spark_streamed(rows: int, batch: int, seconds: int) -> dict:
-    """The same through Spark's stream-stream join on bins."""
-    from pyspark.sql import functions as F
-
-    spark = _spark()
-    folder = Path(tempfile.mkdtemp())
-    for name, value, seed in (("r", "x", 1), ("s", "a", 2)):
-        table = stream(value, rows, seed)
-        (folder / name).mkdir()
-        for number, start in enumerate(range(0, rows, batch)):
-            pq.write_table(table.slice(start, batch), folder / name / f"{number:06}.parquet")
-    window = seconds * SECOND
-    frames = []
-    for name in "rs":
-        schema = spark.read.parquet(str(folder / name)).schema
-        frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / name))
-        frame = frame.withColumn("at", F.timestamp_micros("ts")).withWatermark("at", "0 seconds")
-        frames.append(_binned(frame, name, window).alias(name))
-    condition = f"r.vbin = s.vbin AND r.tbin = s.tbin AND {BAND} AND {within(window)}"
-    condition += (
-        f" AND r.at >= s.at - INTERVAL {seconds} SECONDS AND r.at <= s.at + INTERVAL {seconds} SECONDS"
-    )
-    joined = frames[0].join(frames[1], F.expr(condition))
-    found = []
-    start = time.perf_counter()
-    query = (
-        joined.writeStream.foreachBatch(lambda frame, _: found.append(frame.count()))
-        .option("checkpointLocation", str(folder / "state"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination(LIMIT)
-    return {"seconds": time.perf_counter() - start, "found": sum(found)}
+# Full windows
 
 
-# The papers' two-attribute band and equality, at steady state
+@dataclass
+class Source:
+    """Both streams of a join: `values` uniform in 1..`highest`, bands of `margin` each way, by time."""
+
+    values: int
+    highest: int
+    margin: int
+    window: int  #: in microseconds
+    rate: int  #: tuples a second and stream
+
+    def __post_init__(self):
+        test = Test.BAND if self.margin else Test.EQUAL
+        dims = [SpecDimension("", test) for _ in range(self.values)]
+        self.layout = Layout.of([*dims, SpecDimension("", Test.BAND, role="time")])
+        self._rng = np.random.default_rng(3)
+
+    def engine(self, structure: str = "auto", threads: int | None = None) -> Engine:
+        """An engine for these streams."""
+        return Engine(self.layout, (self.window, self.window), structure, threads or cores())
+
+    def batch(self, first: int, count: int) -> tuple[Batch, Batch]:
+        """The tuples of both streams from number `first` on."""
+        points, boxes = (
+            [self._rng.integers(1, self.highest + 1, count).astype(np.uint64) for _ in range(self.values)]
+            for _ in range(2)
+        )
+        # Codes are unsigned, so everything is moved up by what is subtracted from it.
+        margin, span = np.uint64(self.margin), np.uint64(self.window)
+        age = np.arange(first, first + count) * SECOND // self.rate + self.window
+        time = age.astype(np.uint64)
+        columns = (
+            self.layout.points([*(code + margin for code in points), time]),
+            self.layout.boxes(
+                [*boxes, time - span], [*(code + margin + margin for code in boxes), time + span]
+            ),
+        )
+        numbers = np.arange(count, dtype=np.uint32)
+        places = 2 * np.arange(first, first + count)
+        r, s = (Batch(part, numbers, first, places + k, age) for k, part in enumerate(columns))
+        return r, s
+
+    def limits(self, following: int) -> tuple[int, int]:
+        """The ages that tuples from number `following` on reach back to."""
+        oldest = following * SECOND // self.rate
+        return oldest, oldest
 
 
-def _tuples(dims: list[SpecDimension], columns: list, age: np.ndarray, first: int) -> Batch:
-    numbers = np.arange(len(age), dtype=np.uint32)
-    return Batch(columns, numbers, first, 2 * (first + numbers.astype(np.int64)), age)
+def steady(rate: int, values: int, highest: int, margin: int, window: int) -> dict:
+    """Full windows of `window` seconds at `rate` tuples a second per stream; then a subwindow more is timed.
 
-
-def steady(rate: int, equality: bool, window: int, seconds: int = 5) -> dict:
-    """Full windows of `window` seconds at `rate` tuples a second per stream; then `seconds` more are timed.
-
-    Values are uniform in 1..10,000 with bands of 10 each way, or keys with one match in the window.
+    So everything that happens to a tuple is counted: every second's tuples are a batch that is joined and
+    inserted, and a subwindow is completed and another dropped.
     """
-    test = Test.EQUAL if equality else Test.BAND
-    values = 1 if equality else 2
-    dims = [SpecDimension("", test) for _ in range(values)] + [SpecDimension("", Test.BAND, role="time")]
-    layout, rng = Layout.of(dims), np.random.default_rng(3)
-    highest = 2 * rate * window if equality else 10_000
-    span = np.uint64(window * SECOND)
-
-    def batch(begin: int, length: int) -> tuple[Batch, Batch]:
-        count, first = rate * length, rate * begin
-        sides = []
-        for boxes in (False, True):
-            time = (np.arange(first, first + count) * SECOND // rate + window * SECOND).astype(np.uint64)
-            codes = [rng.integers(11, highest + 11, count).astype(np.uint64) for _ in range(values)]
-            margin = np.uint64(0 if equality else 10)
-            if boxes:
-                low, high = ([code - margin for code in codes], [code + margin for code in codes])
-                columns = layout.boxes([*low, time - span], [*high, time + span])
-            else:
-                columns = layout.points([*codes, time])
-            sides.append(_tuples(dims, columns, time.astype(np.int64), first))
-        return sides[0], sides[1]
-
-    engine = Engine(layout, (window * SECOND, window * SECOND), "auto", len(os.sched_getaffinity(0)))
-    step = max(1, window // 32)
+    source = Source(values, highest, margin, window * SECOND, rate)
+    engine = source.engine()
+    step = max(1, window // SUBWINDOWS)
     for begin in range(0, window, step):
-        engine.fill(*batch(begin, min(step, window - begin)))
-    times, found = [], 0
-    for k in range(seconds + 1):
-        new = batch(window + k, 1)
-        limit = (window + k + 1) * SECOND
-        start = time.perf_counter()
-        # The oldest time that later tuples reach: theirs less the window, on the streams' own clock.
-        parts = engine.process(*new, (limit, limit))
-        times.append(time.perf_counter() - start)
-        if k == 0:  # kernels may have been compiled
-            times.clear()
-            continue
-        found += sum(count for *_, count in parts)
+        engine.fill(*source.batch(rate * begin, rate * min(step, window - begin)))
+    times, busy, found = [], 0.0, 0
+    for second in range(window, window + step + 1):
+        new = source.batch(rate * second, rate)
+        start, cpu = time.perf_counter(), time.process_time()
+        parts = engine.process(*new, source.limits(rate * (second + 1)))
+        if second > window:  # the first may have compiled kernels
+            times.append(time.perf_counter() - start)
+            busy += time.process_time() - cpu
+            found += sum(count for *_, count in parts)
     return {
-        "seconds": sum(times) / seconds,
-        "found": found // seconds,
+        "seconds": sum(times) / step,
+        "longest": max(times),
+        "cpu": busy / step,
+        "found": found // step,
         "bytes": engine.bytes / engine.encoded_bytes,
         "explained": engine.explain(),
     }
@@ -335,14 +179,34 @@ def steady(rate: int, equality: bool, window: int, seconds: int = 5) -> dict:
 
 # Structures
 
+#: The axes of PanJoin's Figures 10 to 13: tuples in a batch and in a subwindow, and matches of a probe.
+USUAL = {"batch": 1024, "rows": 2**20, "matches": 1}
+AXES = {
+    "batch": [2**k for k in range(4, 17, 2)],
+    "rows": [2**k for k in range(14, 23, 2)],
+    "matches": [4**k for k in range(6)],
+}
+MEASURED = ("bisort", "levels", "rap_table", "wib_tree")
+#: Rows in the batches of whole joins.
+BATCHES = (4, 16, 64, 1024)
+#: Seconds that one point of the figure may take for inserting.
+POINT = 1.0
 
-def structure(name: str, rows: int, batch: int, matches: int) -> dict:
-    """Tuples a second that one core inserts into a subwindow, and that probe it when it is full."""
+
+def structure(name: str) -> dict:
+    """Tuples a second of one core along each axis: [inserted, probing] by axis and place on it."""
+    _throughput(name, batch=256, rows=2**12, matches=1)  # compiles
+    return {
+        axis: [_throughput(name, **{**USUAL, axis: at}) for at in places] for axis, places in AXES.items()
+    }
+
+
+def _throughput(name: str, batch: int, rows: int, matches: int) -> list[float]:
+    """Tuples a second that are inserted into the second half of a subwindow, and that probe it after that."""
     rng = np.random.default_rng(4)
     layout = Layout.of([SpecDimension("", Test.BAND)])
-    highest = 2**31
+    highest, order = 2**31, Order(0)
     width = np.uint64(highest * matches // rows)
-    order = Order(0)
 
     def run(boxes: bool, count: int) -> Sorted:
         low = rng.integers(0, highest, count).astype(np.uint64)
@@ -350,54 +214,110 @@ def structure(name: str, rows: int, batch: int, matches: int) -> dict:
         numbers = np.arange(count, dtype=np.uint32)
         return Sorted.build(np.ascontiguousarray(columns), numbers, 0, np.array([0, count]), order)
 
-    made = {
-        "bisort": lambda: BiSort(layout, False, order, 0, levelled=False),
-        "levels": lambda: BiSort(layout, False, order, 0),
-        "rap_table": lambda: RapTable(
-            layout, False, order, 0, rows, even_splitters(0, highest, RapTable.partitions(rows))
-        ),
-        "wib_tree": lambda: WibTree(layout, False, order, 0, rows),
-        "nested": lambda: BiSort(layout, False, Order(-1), 0),
-    }[name]
-    batches = [run(False, batch) for _ in range(rows // batch)]
-    made().insert(batches[0], 0, batch)  # compiles
-    subwindow, start = made(), time.perf_counter()
-    inserted = 0
-    for new in batches:
-        inserted += subwindow.insert(new, 0, batch)
-        if time.perf_counter() - start > LIMIT / 8:
+    match name:
+        case "rap_table":
+            splitters = even_splitters(0, highest, partitions(rows))
+            made = RapTable(layout, False, order, 0, rows, splitters)
+        case "wib_tree":
+            made = WibTree(layout, False, order, 0, rows)
+        case _:
+            made = BiSort(layout, False, order, 0, levelled=name == "levels")
+    batch = min(batch, rows // 2)
+    made.insert(run(False, rows // 2), 0, rows // 2)
+    new = [run(False, batch) for _ in range(min(rows // 2 // batch, 4096))]
+    start, inserted = time.thread_time(), 0
+    for part in new:
+        inserted += made.insert(part, 0, batch)
+        if time.thread_time() - start > POINT:
             break
-    inserting = inserted / (time.perf_counter() - start)
-    probes = run(True, batch)
-    parts = subwindow.parts()
-    best = 0.0
-    for _ in range(REPEATS + 1):
-        start = time.perf_counter()
+    inserting = inserted / (time.thread_time() - start)
+    # So many that their matches are not in the cache.
+    probes, parts = [run(True, batch) for _ in range(max(2, 2**16 // batch))], made.parts()
+    start, probed = time.thread_time(), 0
+    while not probed or time.thread_time() - start < POINT / 8:
         for part in parts:
-            part.meet(probes, 0, batch, 1, False)
-        best = max(best, batch / (time.perf_counter() - start))
-    return {"inserting": inserting, "probing": best}
+            part.meet(probes[probed // batch % len(probes)], 0, batch, 1, True)
+        probed += batch
+    return [inserting, probed / (time.thread_time() - start)]
+
+
+#: Whole joins: rows in a window, matches of a probe in it, rows in a batch.
+WHOLE = [(rows, matches, batch) for rows in (2**14, 2**18) for matches in (1, 64, 1024) for batch in BATCHES]
+
+
+def whole(name: str) -> dict:
+    """Tuples a second of one core in whole joins with full windows."""
+    _join_rate(name, 2**12, 1, 256)  # compiles
+    return {"rates": [_join_rate(name, *point) for point in WHOLE]}
+
+
+def _join_rate(name: str, rows: int, matches: int, batch: int) -> float:
+    margin = 1000
+    source = Source(1, (2 * margin + 1) * rows // matches, margin, rows, SECOND)
+    engine = source.engine(name, threads=1)
+    part = rows // SUBWINDOWS_OF_TABLES
+    for first in range(0, rows, part):
+        engine.fill(*source.batch(first, part))
+    # Until a subwindow has been completed and another dropped, if that is not too long.
+    spent, done = 0.0, 0
+    while done < rows // SUBWINDOWS and spent < POINT:
+        new = source.batch(rows + done, batch)
+        start = time.thread_time()
+        engine.process(*new, source.limits(rows + done + batch))
+        spent += time.thread_time() - start
+        done += batch
+    return 2 * done / spent
 
 
 MEASUREMENTS = {
     "band": band,
     "pushed": pushed,
     "spark_streamed": spark_streamed,
+    "flink_streamed": flink_streamed,
     "steady": steady,
     "structure": structure,
+    "whole": whole,
 }
 
 
-def measured(name: str, *arguments) -> dict:
-    """One measurement in a process of its own; a reason in its place if there is no figure."""
+class Run:
+    """A run of the benchmark: takes measurements, tells so, and keeps them under the digest of the code."""
+
+    def __init__(self, resume: bool):
+        self._known: dict[str, dict] = {}
+        room = Path(__file__).parent
+        sources = sorted([*(room.parent / "host").glob("*.py"), *room.glob("bench_*.py")])
+        self._code = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+        KEPT.parent.mkdir(exist_ok=True)
+        if resume and KEPT.exists():
+            self._known = dict(json.loads(line) for line in KEPT.read_text().splitlines())
+        else:
+            KEPT.write_text("")
+
+    def measured(self, name: str, *arguments) -> dict:
+        """One measurement in a process of its own; a reason in its place if there is no figure."""
+        asked = json.dumps([self._code, name, *arguments])
+        if asked not in self._known:
+            said = f"{time.strftime('%H:%M:%S')} {name} {', '.join(map(str, arguments))}"
+            print(said, end=" ... ", file=sys.stderr, flush=True)
+            start = time.monotonic()
+            self._known[asked] = _measured(name, arguments)
+            print(f"{time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+            with KEPT.open("a") as file:
+                file.write(json.dumps([asked, self._known[asked]]) + "\n")
+        return self._known[asked]
+
+
+def _measured(name: str, arguments: tuple) -> dict:
     command = [sys.executable, "-m", "spark_offload.bench_cpu", "--measure", name, json.dumps(arguments)]
+    limit = PATIENCE if name == "band" else LIMIT
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
-        return {"why": f"more than {LIMIT} s"}
+        return {"why": f"more than {limit} s"}
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "Error" in line or "Exception" in line]
-        return {"why": (lines or [f"exit status {done.returncode}"])[-1][:80]}
+        return {"why": f"not run: {(lines or [f'exit status {done.returncode}'])[-1][:120]}"}
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -408,118 +328,234 @@ def _seconds(got: dict) -> str:
     return f"{got['seconds']:.3f} s" if "seconds" in got else got["why"]
 
 
+def _rate(got: dict) -> str:
+    return f"{got['rate']:,.0f}" if "rate" in got else got["why"]
+
+
+def _same(got: dict, ours: dict) -> str:
+    return (
+        "" if "found" not in got or "found" not in ours else "yes" if got["found"] == ours["found"] else "NO"
+    )
+
+
 def _table(title: str, rows: list, headers: tuple) -> None:
-    print(f"\n{title}\n\n{tabulate(rows, headers)}", flush=True)
+    print(f"\n{title}\n\n{tabulate(rows, headers, disable_numparse=True)}", flush=True)
 
 
-def compare_bands(sizes: list[tuple[int, int]]) -> None:
+def compare_bands(run: Run) -> None:
     """Count and list, against every peer."""
-    for rows, seconds in sizes:
+    for rows, seconds in ((200_000, 1), (200_000, 10), (2_000_000, 1)):
         for listed in (False, True):
-            got = {name: measured("band", name, rows, seconds, listed) for name in PEERS}
+            query = asdict(Query(rows, seconds * SECOND, listed))
+            # Nested loops take minutes, whatever is asked for.
+            smallest = (rows, seconds, listed) == (200_000, 1, False)
+            names = [name for name in PEERS if name != "spark, naive" or smallest]
+            got = {name: run.measured("band", name, query) for name in names}
             ours = got["touchline"]
             lines = []
             for name, result in got.items():
-                ratio = "" if "seconds" not in result else f"{result['seconds'] / ours['seconds']:.1f}"
-                same = "" if "found" not in result else "yes" if result["found"] == ours["found"] else "NO"
-                lines.append((name, _seconds(result), ratio, same))
+                both = "seconds" in result and "seconds" in ours
+                ratio = f"{result['seconds'] / ours['seconds']:.1f}" if both else ""
+                lines.append((name, _seconds(result), ratio, _same(result, ours)))
             what = "4 columns of all pairs as Arrow" if listed else "count"
             title = f"{rows:,} x {rows:,} rows, window {seconds} s, {ours.get('found', 0):,} pairs: {what}"
             _table(title, lines, ("engine", "time", "times ours", "same result"))
 
 
-def compare_streams(rows: int) -> None:
-    """Micro-batches through `push` and `poll`, and through Spark."""
+def compare_orders(run: Run) -> None:
+    """The same condition with the selective part first, and last."""
     lines = []
-    for batch in (1_000, 10_000, 100_000):
-        ours, theirs = measured("pushed", rows, batch, 1), measured("spark_streamed", rows, batch, 1)
-        ratio = f"{theirs['seconds'] / ours['seconds']:.0f}" if "seconds" in theirs else ""
-        rate = f"{2 * rows / ours['seconds']:,.0f}" if "seconds" in ours else ours["why"]
-        same = "yes" if theirs.get("found") == ours.get("found") else "NO"
-        lines.append((f"{batch:,}", rate, _seconds(theirs), ratio, same))
-    lines.append(
-        ("Flink", "skipped: its wheel needs other versions of pandas and pyarrow than Spark", "", "", "")
+    for name in ("touchline", "duckdb", "polars", "clickhouse"):
+        value, moment = (
+            run.measured("band", name, asdict(Query(50_000, SECOND, False, first))) for first in (False, True)
+        )
+        both = "seconds" in value and "seconds" in moment
+        ratio = f"{moment['seconds'] / value['seconds']:.1f}" if both else ""
+        lines.append((name, _seconds(value), _seconds(moment), ratio, _same(moment, value)))
+    headers = ("engine", "value first", "time first", "times", "same result")
+    _table("The order of conditions, 50,000 x 50,000 rows, window 1 s, count", lines, headers)
+
+
+def compare_streams(run: Run) -> None:
+    """Micro-batches through `push` and `poll`, and through Spark and Flink."""
+    # Enough micro-batches for an average, and not more than they can take.
+    sizes = {1_000: 40_000, 10_000: 200_000, 100_000: 600_000}
+    flink = run.measured("flink_streamed", 200_000, 1, LIMIT)
+    lines = []
+    for batch, rows in sizes.items():
+        ours = run.measured("pushed", rows, batch, 1)
+        spark = run.measured("spark_streamed", rows, batch, 1, LIMIT)
+        ratios = [
+            f"{ours['rate'] / their['rate']:.0f}" if "rate" in ours and "rate" in their else ""
+            for their in (spark, flink)
+        ]
+        same = [_same(spark, ours), _same(flink, ours) if rows == 200_000 else ""]
+        lines.append((f"{batch:,}", _rate(ours), _rate(spark), ratios[0], same[0], ratios[1], same[1]))
+    headers = (
+        "rows per batch and stream",
+        "tuples/s",
+        "Spark, binned",
+        "times",
+        "same",
+        "times Flink",
+        "same",
     )
-    headers = ("rows per batch and stream", "tuples/s", "Spark, binned", "times ours", "same result")
-    _table(f"Streaming, {rows:,} rows per stream, window 1 s", lines, headers)
+    _table(f"Streaming, window 1 s; Flink, binned, tuple by tuple: {_rate(flink)} tuples/s", lines, headers)
 
 
-def steady_states(rates: list[int], keys: list[int]) -> None:
-    """The papers' benchmark with 15-minute windows, and equality, with as much as memory holds."""
+#: Tuples a second and stream in the papers: of CellJoin on 8 SPEs, handshake join on 8 cores and on 40,
+#: ScaleJoin on 48, SplitJoin on 28; and of low-latency handshake join with a hash index, on 40.
+PAPERS = "750, 1,400, 5,125, 3,000, 4,400"
+HASHED = 225_234
+
+
+def steady_states(run: Run) -> None:
+    """The papers' benchmark with 15-minute windows, and equality with windows that memory holds."""
     lines = []
-    for kind, rate in [*(("two bands", rate) for rate in rates), *(("equality", rate) for rate in keys)]:
-        got = measured("steady", rate, kind == "equality", 900 if kind == "two bands" else SHORT_WINDOW)
+    short = 30
+    for rate in (5_125, 50_000, 60_000, 4 * HASHED):
+        equal = rate == 4 * HASHED
+        asked = (rate, 1, rate * short, 0, short) if equal else (rate, 2, 10_000, 10, 900)
+        got = run.measured("steady", *asked)
+        named = [f"equality, {short} s" if equal else "two bands, 900 s", f"{rate:,}"]
         if "seconds" not in got:
-            lines.append((kind, f"{rate:,}", got["why"], "", "", ""))
+            lines.append([*named, got["why"]])
             continue
+        times = [f"{got[what]:.2f} s" for what in ("seconds", "longest", "cpu")]
         sustained = "yes" if got["seconds"] <= 1 else "no"
         pairs = f"{got['found'] / max(got['seconds'], 1):,.0f}"
-        lines.append((kind, f"{rate:,}", f"{got['seconds']:.2f} s", sustained, pairs, f"{got['bytes']:.2f}"))
-    headers = ("predicate", "tuples/s per stream", "per second of stream", "sustained", "pairs/s", "bytes")
-    title = f"Full windows of 15 minutes (equality: {SHORT_WINDOW} s), pairs listed, on {machine()}"
-    _table(title, lines, headers)
+        lines.append([*named, *times, sustained, pairs, f"{got['bytes']:.2f}"])
+    headers = (
+        "predicate, window",
+        "tuples/s per stream",
+        "per second of stream",
+        "longest",
+        "CPU",
+        "sustained",
+        "pairs/s",
+        "bytes",
+    )
+    _table(f"Full windows, pairs listed, on {machine()}", lines, headers)
+    print(f"\nIn the papers two bands reach {PAPERS} tuples/s per stream, equality {HASHED:,}.")
 
 
-def structures(sizes: list[int], batches: list[int], matches: list[int]) -> None:
-    """Insertion and probing of each structure, in millions of tuples a second on one core."""
+def structures(run: Run) -> None:
+    """Insertion and probing of each structure, in millions of tuples a second on one core, also drawn."""
+    got = _figures(run, "structure")
+    for axis, places in AXES.items():
+        lines = [
+            [f"{at:,}", *(" / ".join(f"{rate / 1e6:.2f}" for rate in each[axis][k]) for each in got.values())]
+            for k, at in enumerate(places)
+        ]
+        others = ", ".join(f"{name} {at:,}" for name, at in USUAL.items() if name != axis)
+        _table(f"Millions of tuples/s on one core, inserted / probing: {others}", lines, (axis, *got))
+    draw(got, PICTURE)
+    print(f"\ndrawn in {PICTURE}")
+
+
+def _figures(run: Run, measurement: str) -> dict[str, dict]:
+    """A measurement of each structure; those without figures are printed with the reason, and left out."""
+    got = {name: run.measured(measurement, name) for name in MEASURED}
+    for name, each in got.items():
+        if "why" in each:
+            print(f"\n{name}: {each['why']}")
+    return {name: each for name, each in got.items() if "why" not in each}
+
+
+def draw(got: dict[str, dict], path: Path) -> None:
+    """Throughput against each axis, a line per structure."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # needs no screen
+    import matplotlib.pyplot as plt
+
+    named = {"batch": "tuples in a batch", "rows": "tuples in a subwindow", "matches": "matches per probe"}
+    figure, panels = plt.subplots(2, len(AXES), figsize=(11, 6), layout="constrained", sharey="row")
+    for row, what in enumerate(("inserted", "probing, pairs listed")):
+        for panel, (axis, places) in zip(panels[row], AXES.items()):
+            for name, each in got.items():
+                panel.plot(places, [at[row] / 1e6 for at in each[axis]], marker="o", label=name)
+            panel.set(xscale="log", yscale="log", xlabel=named[axis])
+            panel.grid(alpha=0.3)
+        panels[row][0].set_ylabel(f"millions of tuples/s, {what}")
+    panels[0][0].legend()
+    usual = ", ".join(f"{at:,} {named[axis]}" for axis, at in USUAL.items())
+    figure.suptitle(f"one core; unless varied {usual}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def choices(run: Run) -> None:
+    """Whole joins with each structure, and what `auto` takes."""
+    got = _figures(run, "whole")
     lines = []
-    for rows in sizes:
-        for batch in batches:
-            for count in matches:
-                line = [f"{rows:,}", f"{batch:,}", f"{count:,}"]
-                for name in ("bisort", "levels", "rap_table", "wib_tree"):
-                    got = measured("structure", name, rows, batch, count)
-                    line.append(
-                        got.get("why") or f"{got['inserting'] / 1e6:.2f} / {got['probing'] / 1e6:.2f}"
-                    )
-                lines.append(line)
-    headers = ("subwindow", "batch", "matches", "bisort", "levels", "rap_table", "wib_tree")
-    _table("Millions of tuples/s on one core, inserted / counted by probing", lines, headers)
+    for k, (rows, matches, batch) in enumerate(WHOLE):
+        rates = {name: each["rates"][k] for name, each in got.items()}
+        known = Statistics(batch, rows, matches / SUBWINDOWS, drift=0.0)
+        chosen, _ = choose_structure(Order(0), known)
+        share = f"{rates[chosen] / max(rates.values()):.0%}" if chosen in rates else ""
+        cells = [f"{rate / 1e6:.3f}" for rate in rates.values()]
+        lines.append([f"{rows:,}", f"{matches:,}", f"{batch:,}", *cells, chosen, share])
+    headers = ("window", "matches", "batch", *got, "auto", "of the best")
+    _table("Whole joins, millions of tuples/s on one core, pairs listed", lines, headers)
 
 
-def growth(rates: list[int]) -> None:
+def growth(run: Run) -> None:
     """Time per tuple as the window doubles while matches per tuple stay."""
-    lines, before = [], None
-    for rate in rates:
-        got = measured("steady", rate, True, SHORT_WINDOW)
-        if "seconds" not in got:
-            lines.append((f"{rate * SHORT_WINDOW:,}", got["why"], ""))
-            continue
-        each = got["seconds"] / (2 * rate) * 1e9
-        lines.append(
-            (f"{rate * SHORT_WINDOW:,}", f"{each:.0f} ns", "" if before is None else f"{each / before:.2f}")
-        )
-        before = each
-    _table("Doubling the window, one match per tuple", lines, ("rows per window", "per tuple", "times"))
+    lines = []
+    for what, margin, matches in (("equality", 0, 1), ("band", 10, 16)):
+        before = None
+        for window in (30, 60, 120, 240):
+            rate = 50_000
+            highest = rate * window * (2 * margin + 1) // matches
+            got = run.measured("steady", rate, 1, highest, margin, window)
+            line = [what, f"{matches}", f"{rate * window:,}"]
+            if "cpu" not in got:
+                lines.append([*line, got["why"]])
+                continue
+            each = got["cpu"] / (2 * rate) * 1e9
+            times = "" if before is None else f"{each / before:.2f}"
+            lines.append([*line, f"{each:.0f} ns", times, f"{got['bytes']:.2f}"])
+            before = each
+    headers = ("predicate", "matches", "rows per window", "CPU per tuple", "times", "bytes")
+    _table("Doubling the window", lines, headers)
 
 
 def machine() -> str:
     """The processor, and how many cores of it."""
     names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     name = names[0].partition(":")[2].strip() if names else platform.processor()
-    return f"{name}, {len(os.sched_getaffinity(0))} cores"
+    return f"{name}, {cores()} cores, {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') >> 30} GiB"
+
+
+SECTIONS = {
+    "bands": compare_bands,
+    "order": compare_orders,
+    "streams": compare_streams,
+    "steady": steady_states,
+    "structures": structures,
+    "auto": choices,
+    "growth": growth,
+}
 
 
 def main() -> None:
     """Prints the tables, or one measurement."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--measure", nargs=2, metavar=("NAME", "ARGUMENTS"), help=argparse.SUPPRESS)
-    parser.add_argument("--only", choices=("bands", "streams", "steady", "structures", "growth"))
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION")
+    parser.add_argument("--resume", action="store_true", help="take what an earlier run has measured")
     options = parser.parse_args()
     if options.measure:
         name, arguments = options.measure
         print(json.dumps(MEASUREMENTS[name](*json.loads(arguments))))
         return
-    parts = {
-        "bands": lambda: compare_bands([(200_000, 1), (200_000, 10), (2_000_000, 1)]),
-        "streams": lambda: compare_streams(200_000),
-        "steady": lambda: steady_states([5_125, 20_000, 50_000], [500_000]),
-        "structures": lambda: structures([2**16, 2**20], [32, 1024, 32_768], [1, 1024]),
-        "growth": lambda: growth([10_000, 20_000, 40_000]),
-    }
-    for name, run in parts.items():
-        if options.only in (None, name):
-            run()
+    run = Run(options.resume)
+    for name in options.only:
+        SECTIONS[name](run)
 
 
 if __name__ == "__main__":
