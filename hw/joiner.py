@@ -5,8 +5,9 @@ from amaranth.lib import wiring
 from .handshake import Handshake
 from .op_chain import OpChain
 from .parameters import Parameters
+from .splitjoin import SplitJoin
 
-JOINERS = {"handshake": Handshake, "opblock": OpChain}
+JOINERS = {"handshake": Handshake, "opblock": OpChain, "splitjoin": SplitJoin}
 
 
 def joiner(parameters: Parameters) -> wiring.Component:

@@ -50,6 +50,7 @@ CONFIGURATIONS = (
 BENCHES = {
     "handshake": ("sim.benches.socket", "sim.benches.handshake"),
     "opblock": ("sim.benches.socket", "sim.benches.opblock"),
+    "splitjoin": ("sim.benches.socket", "sim.benches.splitjoin"),
 }
 #: The boards of `make sim`: words narrower and wider than tuples, results, header and CRC.
 BOARD = Parameters(cores=2, segment=2, lanes=2, dims=(Dimension.parse("equal8"),))
@@ -150,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line of `make sim`."""
     parser = argparse.ArgumentParser(prog="python -m sim.regression", description=__doc__.splitlines()[0])
     parser.add_argument("--architecture", default="handshake")
-    for name in ("cores", "segment", "lanes", "buffer", "dims"):
+    for name in ("cores", "segment", "lanes", "buffer", "dims", "fanout", "ordering"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--link", help="of a board: bits of a word, words of a payload, and frames")
     parser.add_argument("--seed", type=int, default=1)
