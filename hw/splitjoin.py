@@ -62,7 +62,7 @@ class SplitJoin(wiring.Component):
         self._parameters = parameters
         socket = Socket(parameters.dims, parameters.cores)
         kill = {"kill": In(parameters.cores)} if killable else {}
-        super().__init__(wiring.Signature(socket.members | kill) if kill else socket)
+        super().__init__(wiring.Signature({**socket.members, **kill}))
 
     @staticmethod
     def latency(parameters: Parameters) -> int:
