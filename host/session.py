@@ -31,7 +31,7 @@ from .window import Window
 
 @dataclass(frozen=True)
 class JoinResult:
-    """Pairs as row numbers in `arrivals.r.rows` and `arrivals.s.rows`, in no particular order unless asked."""
+    """Pairs as row numbers in `arrivals.r.rows` and `arrivals.s.rows`, in any order unless asked."""
 
     r: np.ndarray
     s: np.ndarray

@@ -46,17 +46,27 @@ WITH_WINDOW = (*KEY, Dimension.parse("at_least32"), Dimension.parse("at_most32")
 #: The paper's configuration: 8 tuples per segment, a 32-bit key compared for equality.
 PAPER = Parameters(segment=8, lanes=8, dims=KEY)
 #: What is mapped, and as far as it is small placed and routed: the paper's chain ...
-CONFIGURATIONS = tuple(
-    replace(PAPER, cores=cores, lanes=lanes, dims=dims)
-    for dims in (KEY, WITH_WINDOW)
-    for lanes in (PAPER.segment, 1)
-    for cores in (4, 16, 64, 200)
-) + tuple(
-    # ... and what programmable blocks cost against cores that are built for the same tests.
-    replace(PAPER, architecture=architecture, cores=16, lanes=lanes, dims=dims)
-    for dims in ((Dimension.parse("band32"),), OPBLOCK_DIMS)
-    for lanes in (PAPER.segment, 1)
-    for architecture in ("handshake", "opblock")
+CONFIGURATIONS = (
+    tuple(
+        replace(PAPER, cores=cores, lanes=lanes, dims=dims)
+        for dims in (KEY, WITH_WINDOW)
+        for lanes in (PAPER.segment, 1)
+        for cores in (4, 16, 64, 200)
+    )
+    + tuple(
+        # ... and what programmable blocks cost against cores that are built for the same tests.
+        replace(PAPER, architecture=architecture, cores=16, lanes=lanes, dims=dims)
+        for dims in ((Dimension.parse("band32"),), OPBLOCK_DIMS)
+        for lanes in (PAPER.segment, 1)
+        for architecture in ("handshake", "opblock")
+    )
+    + tuple(
+        # ... and trees against the paper's chain, whose cores of as many tuples are above.
+        replace(PAPER, architecture="splitjoin", cores=cores, lanes=lanes, dims=dims)
+        for dims in (KEY, WITH_WINDOW)
+        for lanes in (PAPER.segment, 1)
+        for cores in (4, 16, 64)
+    )
 )
 
 
@@ -108,12 +118,15 @@ def area_of(cells: dict[str, int]) -> Area:
 #: The columns of `columns`.
 HEADERS = (
     *("architecture", "cores", "cycles/tuple", "dimensions"),
-    *("logic LUT", "RAM LUT", "LUT", "FF", "BRAM", "LUT/core", "FF/core", "of chip"),
+    *("logic LUT", "RAM LUT", "LUT", "FF", "BRAM", "LUT/core", "FF/core", "LUT/tuple", "of chip"),
 )
 
 
 def columns(parameters: Parameters, area: Area, share: float) -> tuple:
-    """What a table says about a joiner and its cells, which take a share of a chip: in total and per core."""
+    """What a table says about a joiner and its cells, which take a share of a chip.
+
+    In total, for each core, and for each tuple that the window of a stream holds.
+    """
     return (
         parameters.architecture,
         parameters.cores,
@@ -126,6 +139,7 @@ def columns(parameters: Parameters, area: Area, share: float) -> tuple:
         area.block_rams,
         area.luts / parameters.cores,
         area.flip_flops / parameters.cores,
+        area.luts / parameters.capacity,
         f"{share:.1%}",
     )
 

@@ -18,9 +18,9 @@
                    results
 
 The paper is "SplitJoin: A Scalable, Low-latency Stream Join Architecture with Adjustable Ordering Precision".
-Cores neither talk to each other nor to a coordinator. Each counts the tuples of both streams and stores one in
-`cores` of them, so a pair meets once, where its earlier tuple is stored. Stars, which every region puts out
-after the same tuples, keep the order of what is gathered, and marks are stars too.
+Cores neither talk to each other nor to a coordinator. Each counts the tuples of both streams and stores one
+in `cores` of them, so a pair meets once, where its earlier tuple is stored. Stars, which every region puts
+out after the same tuples, keep the order of what is gathered, and marks are stars too.
 """
 
 from amaranth import Cat, Module, Mux, Signal
@@ -43,9 +43,9 @@ class SplitJoin(wiring.Component):
     With `depth = segment / lanes`, one more if the order within a tuple is kept, and
     `levels = ceil(log(cores) / log(fanout))`,
 
-    - a tuple takes `depth` cycles of the regions of the other stream and 1 of those of its own. Both work at the
-      same time, so that throughput is one tuple every `depth` cycles if all are of one stream, and about
-      `(depth + 1) / 2` if they are not;
+    - a tuple takes `depth` cycles of the regions of the other stream and 1 of those of its own. Both work at
+      the same time, so that throughput is one tuple every `depth` cycles if all are of one stream, and every
+      `(depth + 1) / 2` if streams alternate;
     - `latency(parameters)`, which is `7 + 2 * levels`, cycles pass from a tuple's transfer on `tuples` to a
       pair on `results` if the two meet in the first row, and one more for each row before it;
     - so all pairs of a tuple are out, if none competes with another, after `processing_latency(parameters)`
@@ -55,7 +55,7 @@ class SplitJoin(wiring.Component):
 
     `steps` counts the rows that tuples met, divided by `cores`: up to 2 per cycle, as both regions work.
     `stalls` counts the cycles in which some region waited because of what it had found. With `killable`, for
-    tests, there is an input `kill`, one bit per core: what a killed core stores is lost, and all else goes on.
+    tests, there is an input `kill`, one bit per core: what that core stores is lost, and all else goes on.
     """
 
     def __init__(self, parameters: Parameters, killable: bool = False):

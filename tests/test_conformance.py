@@ -149,7 +149,9 @@ def _ids(arrivals, result) -> Counter:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("condition", CONDITIONS)
-@pytest.mark.parametrize("device", ["parallel", "serial", "paper", "opblock", "opblock_serial"])
+@pytest.mark.parametrize(
+    "device", ["parallel", "serial", "paper", "opblock", "opblock_serial", "splitjoin", "splitjoin_ordered"]
+)
 def test_device(device, condition, window, size, seed, rng, monkeypatch):
     _check_device(device, condition, window, size, seed, rng, monkeypatch)
 
@@ -188,7 +190,7 @@ def test_stalls(device, window, stalls, seed, rng):
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("condition", ["two_bands", "either", "everything"])
-@pytest.mark.parametrize("device", ["parallel", "paper", "opblock"])
+@pytest.mark.parametrize("device", ["parallel", "paper", "opblock", "splitjoin"])
 def test_continuous(device, condition, window, seed, rng):
     """Rows pushed in parts of random size, and polled now and then, give what one batch gives."""
     p = parameters(device)
@@ -253,6 +255,7 @@ def test_cpu(structure, condition, window, rng, monkeypatch):
         ("sim", "default", "either"),
         ("sim", "opblock", "one_sided"),
         ("cpu", None, "two_bands"),
+        ("sim", "splitjoin", "either"),
         ("cpu", None, "either"),
     ],
 )

@@ -148,9 +148,7 @@ async def what_is_not_behind_the_horizon_is_found(dut, stalls):
     places = [np.flatnonzero(~streams.is_s), np.flatnonzero(streams.is_s)]
     expected = streams.pairs(p.capacity)
     needed = {
-        (r, s)
-        for r, s in expected
-        if (s >= live[0][r] if places[0][r] > places[1][s] else r >= live[1][s])
+        (r, s) for r, s in expected if (s >= live[0][r] if places[0][r] > places[1][s] else r >= live[1][s])
     }
     assert len(traffic.pairs) == len(set(traffic.pairs))
     assert needed <= set(traffic.pairs) <= set(expected)

@@ -25,8 +25,8 @@ def test_shows_rows_as_they_were_stored(lanes, depth, seed):
             go, write = chance.random() < 0.7, chance.random() < 0.5
             row, lane, show = (chance.randrange(n) for n in (depth, lanes, depth))
             value = chance.randrange(256)
-            settings = zip(("go", "write", "row", "lane", "show", "tuple"), (go, write, row, lane, show, value))
-            for name, setting in settings:
+            inputs = {"go": go, "write": write, "row": row, "lane": lane, "show": show, "tuple": value}
+            for name, setting in inputs.items():
                 ctx.set(getattr(dut, name), setting)
             if shown is not None:
                 now = [ctx.get(port) for port in dut.rows]

@@ -1,13 +1,16 @@
-"""The cocotb benches on three configurations; `make sim` runs them on many more."""
+"""The cocotb benches on four configurations; `make sim` runs them on many more."""
 
 import pytest
 
+from hw.parameters import ARCHITECTURES
 from sim import regression
 
 from ..configurations import parameters
 
 
-@pytest.mark.parametrize("device, count", [("parallel", 51), ("serial", 51), ("opblock_serial", 51)])
+@pytest.mark.parametrize(
+    "device, count", [("parallel", 51), ("serial", 51), ("opblock_serial", 51), ("splitjoin_ordered", 53)]
+)
 def test_benches_pass(device, count, request):
     outcome = regression.run(parameters(device), seed=request.config.option.seed)
     assert outcome.failed == ()
@@ -19,4 +22,7 @@ def test_bad_parameters_are_one_line(capsys):
     assert regression.main(["--cores", "none"]) == 2
     assert capsys.readouterr().err == "sim: cores must be an integer, not 'none'\n"
     assert regression.main(["--architecture", "soccer"]) == 2
-    assert capsys.readouterr().err == "sim: architecture must be one of handshake, opblock, not 'soccer'\n"
+    assert (
+        capsys.readouterr().err
+        == f"sim: architecture must be one of {', '.join(ARCHITECTURES)}, not 'soccer'\n"
+    )

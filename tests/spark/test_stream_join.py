@@ -11,6 +11,7 @@ from pyspark.sql import types as T
 from pyspark.sql import window as W
 
 from hw.errors import ParameterError, SpecError
+from hw.parameters import ARCHITECTURES
 from spark_offload import explain, stream_join
 
 from ..configurations import DEVICES
@@ -298,7 +299,8 @@ def test_explain_says_which_filters_and_columns_go_to_op_blocks(streams):
         (
             {"offload": "sim", "architecture": "footshake"},
             ParameterError,
-            "device URL 'sim:footshake': architecture must be one of handshake, opblock, not 'footshake'",
+            "device URL 'sim:footshake': architecture must be one of "
+            f"{', '.join(ARCHITECTURES)}, not 'footshake'",
         ),
         (
             {"device": "tty0"},
