@@ -1,8 +1,8 @@
-"""SplitJoin with cores that die, in Amaranth's simulator.
+"""SplitJoin of many shapes, and with cores that die, in Amaranth's simulator.
 
-tuples -> SplitJoin <- kill
-             |
-          results
+tuples (stalled at random) -> SplitJoin <- kill
+                                 |
+                              results (stalled at random)
 """
 
 import random
@@ -21,77 +21,102 @@ from .streams import simulate
 MARK = 7
 
 
+def splitjoin(cores: int, segment: int, lanes: int, fanout: int, ordering: str) -> Parameters:
+    dims = (Dimension.parse("equal8"),)
+    order = Ordering.parse(ordering)
+    return Parameters("splitjoin", cores, segment, lanes, 2, dims, fanout=fanout, ordering=order)
+
+
+class Streams:
+    """Random tuples of both streams, and the pairs that windows of the device's size hold."""
+
+    def __init__(self, p: Parameters, count: int, seed: int):
+        self.p = p
+        self.chance = random.Random(seed)
+        self.is_s = np.array([self.chance.random() < 0.5 for _ in range(count)])
+        self.value = [self.chance.randrange(3) for _ in range(count)]
+
+    def expected(self, *, dead: int | None = None) -> set[tuple[int, int]]:
+        """The pairs, but for those whose earlier tuple is stored in the dead core."""
+        places = np.flatnonzero(~self.is_s), np.flatnonzero(self.is_s)
+        found = set()
+        for r, r_place in enumerate(places[0]):
+            for s, s_place in enumerate(places[1]):
+                own, earlier = (places[0], r) if r_place < s_place else (places[1], s)
+                # So many tuples of the earlier one's stream are stored by the time the other comes.
+                stored = np.searchsorted(own, max(r_place, s_place))
+                within = earlier >= stored - self.p.capacity
+                if self.value[r_place] == self.value[s_place] and within and earlier % self.p.cores != dead:
+                    found.add((r, s))
+        return found
+
+    def run(self, *, kill: int = 0, at: int = 0) -> list[tuple[int, int]]:
+        """The pairs that come out before the mark; cores in the mask `kill` die in cycle `at`."""
+        dut, chance, pairs = SplitJoin(self.p, killable=True), self.chance, []
+
+        async def send(ctx, word):
+            ctx.set(dut.tuples.payload, word)
+            ctx.set(dut.tuples.valid, 1)
+            await ctx.tick().until(dut.tuples.ready)
+            ctx.set(dut.tuples.valid, 0)
+
+        async def source(ctx):
+            numbers = [0, 0]
+            for of_s, code in zip(self.is_s.tolist(), self.value):
+                while chance.random() < 0.2:
+                    await ctx.tick()
+                dims = {"box": {"d0": {"lo": code}}} if of_s else {"point": {"d0": code}}
+                await send(ctx, {"kind": Kind.S if of_s else Kind.R, "id": numbers[of_s], "dims": dims})
+                numbers[of_s] += 1
+            await send(ctx, {"kind": Kind.MARK, "id": MARK, "dims": {"point": {"d0": 0}}})
+
+        async def sink(ctx):
+            for cycle in range(20_000):
+                if cycle == at:
+                    ctx.set(dut.kill, kill)
+                ready = chance.random() < 0.8
+                ctx.set(dut.results.ready, ready)
+                _, _, valid, result = await ctx.tick().sample(dut.results.valid, dut.results.payload)
+                if valid and ready:
+                    if result.tag == Tag.MARK:
+                        assert result.body.mark.id == MARK
+                        return
+                    assert result.tag == Tag.PAIR
+                    pairs.append((result.body.pair.r_id, result.body.pair.s_id))
+            raise AssertionError(f"no mark after {cycle} cycles, {len(pairs)} pairs")
+
+        simulate(dut, [source, sink])
+        r, s = np.array(pairs).T
+        assert self.p.ordering.first_broken(self.is_s, r, s, self.p.cores, self.p.segment) is None
+        assert len(pairs) == len(set(pairs))
+        return pairs
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1, 1, 1, 2, "comparisons:1"),
+        (1, 4, 2, 2, "comparisons:3"),
+        (4, 3, 3, 3, "comparisons:2"),
+        (3, 4, 1, 2, "comparisons:2"),
+        (2, 4, 1, 2, "tuples:3"),
+        (3, 3, 1, 4, "none"),
+    ],
+    ids=lambda shape: "-".join(map(str, shape)),
+)
+def test_every_pair_once_and_in_order(shape, seed):
+    streams = Streams(splitjoin(*shape), 80, seed)
+    assert set(streams.run()) == streams.expected()
+
+
 @pytest.mark.parametrize("ordering", ["none", "tuples:1", "tuples:3", "comparisons:1"])
 @pytest.mark.parametrize("when", ["from_the_start", "in_the_middle"])
 def test_a_core_that_dies_loses_its_share_and_no_more(ordering, when, seed):
     """Every pair whose earlier tuple is stored elsewhere comes out once, in order, and so does the mark."""
-    chance = random.Random(seed)
-    p = Parameters(
-        "splitjoin",
-        cores=3,
-        segment=4,
-        lanes=2,
-        buffer=2,
-        dims=(Dimension.parse("equal8"),),
-        fanout=2,
-        ordering=Ordering.parse(ordering),
-    )
-    dead = chance.randrange(p.cores)
-    killed = 0 if when == "from_the_start" else chance.randrange(20, 80)
-    is_s = np.array([chance.random() < 0.5 for _ in range(90)])
-    value = [chance.randrange(3) for _ in is_s]
-    dut = SplitJoin(p, killable=True)
-    pairs = []
-
-    async def source(ctx):
-        numbers = [0, 0]
-        for of_s, code in zip(is_s.tolist(), value):
-            while chance.random() < 0.2:
-                await ctx.tick()
-            dims = {"box": {"d0": {"lo": code}}} if of_s else {"point": {"d0": code}}
-            await send(ctx, {"kind": Kind.S if of_s else Kind.R, "id": numbers[of_s], "dims": dims})
-            numbers[of_s] += 1
-        await send(ctx, {"kind": Kind.MARK, "id": MARK, "dims": {"point": {"d0": 0}}})
-
-    async def send(ctx, word):
-        ctx.set(dut.tuples.payload, word)
-        ctx.set(dut.tuples.valid, 1)
-        await ctx.tick().until(dut.tuples.ready)
-        ctx.set(dut.tuples.valid, 0)
-
-    async def sink(ctx):
-        results = dut.results
-        for cycle in range(20_000):
-            if cycle == killed:
-                ctx.set(dut.kill, 1 << dead)
-            ready = chance.random() < 0.8
-            ctx.set(results.ready, ready)
-            _, _, valid, result = await ctx.tick().sample(results.valid, results.payload)
-            if valid and ready:
-                if result.tag == Tag.MARK:
-                    assert result.body.mark.id == MARK
-                    return
-                assert result.tag == Tag.PAIR
-                pairs.append((result.body.pair.r_id, result.body.pair.s_id))
-        raise AssertionError(f"no mark after {cycle} cycles, {len(pairs)} pairs")
-
-    simulate(dut, [source, sink])
-
-    places = np.flatnonzero(~is_s), np.flatnonzero(is_s)
-    expected, elsewhere = set(), set()
-    for r, r_place in enumerate(places[0]):
-        for s, s_place in enumerate(places[1]):
-            # Of the earlier one's stream, so many tuples are stored by the time the other comes.
-            own, earlier = (places[0], r) if r_place < s_place else (places[1], s)
-            stored = np.searchsorted(own, max(r_place, s_place))
-            if value[r_place] == value[s_place] and earlier >= stored - p.capacity:
-                expected.add((r, s))
-                if earlier % p.cores != dead:
-                    elsewhere.add((r, s))
-    assert len(pairs) == len(set(pairs))
-    assert elsewhere <= set(pairs) <= expected
-    assert elsewhere < expected
-    if when == "from_the_start":
-        assert set(pairs) == elsewhere
-    r, s = np.array(pairs).T
-    assert p.ordering.first_broken(is_s, r, s, p.cores, p.segment) is None
+    streams = Streams(splitjoin(3, 4, 2, 2, ordering), 90, seed)
+    dead = streams.chance.randrange(streams.p.cores)
+    at = 0 if when == "from_the_start" else streams.chance.randrange(20, 80)
+    pairs = set(streams.run(kill=1 << dead, at=at))
+    elsewhere = streams.expected(dead=dead)
+    assert elsewhere <= pairs < streams.expected()
+    assert pairs == elsewhere or at
