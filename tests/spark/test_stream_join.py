@@ -370,3 +370,25 @@ def test_bad_columns(spark, columns, message):
     with pytest.raises(SpecError) as caught:
         stream_join(spark.sql(f"SELECT 1 AS t, {columns}"), spark.sql("SELECT 1 AS t, 2 AS a"), BAND, 1, "t")
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"offload": "sim", "device": DEVICES["splitjoin"]}], ids=["cpu", "sim"]
+)
+@pytest.mark.parametrize("window", ["4 seconds", "9 rows"])
+def test_ordered_rows_go_by_both_arrivals(streams, options, window):
+    """Sorted in every partition, and each partition before the next."""
+    r, s = streams
+    joined = stream_join(
+        r, s, BAND, window, "ts", tiebreak=["seq"], partitions=4, ordered=True, **options
+    ).withColumn("part", F.spark_partition_id())
+    got = joined.collect()
+    assert len({row.part for row in got}) > 1
+    # R comes before S where time and tie-breaker are the same.
+    keys = [
+        sorted([(row.r_ts, row.r_seq, 0), (row.s_ts, row.s_seq, 1)], reverse=True) + [row.part] for row in got
+    ]
+    assert [key[:2] for key in keys] == sorted(key[:2] for key in keys)
+    assert [key[2] for key in keys] == sorted(key[2] for key in keys)
+    plain = stream_join(r, s, BAND, window, "ts", tiebreak=["seq"])
+    assert bag(joined.drop("part")) == bag(plain)
