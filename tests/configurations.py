@@ -9,7 +9,7 @@ DEVICES = {
     "paper": "sim:handshake?cores=4&segment=8&lanes=1&dims=equal32",
     "opblock": "sim:opblock?cores=6&segment=4",
     "opblock_serial": "sim:opblock?cores=3&segment=4&lanes=2&dims=band16,band16,band16",
-    "splitjoin": "sim:splitjoin?cores=5&segment=4&lanes=2&fanout=2",
+    "splitjoin": "sim:splitjoin?cores=3&segment=4&lanes=2&fanout=2",
     "splitjoin_ordered": "sim:splitjoin?cores=3&segment=4&lanes=4&dims=band16,band16&ordering=comparisons:1",
     "default": "sim:handshake?cores=8&segment=16",
     # What synthesis makes of the gateware, with as many cells as are compiled in a moment.
