@@ -37,6 +37,12 @@ PUNCTUATED_LAYOUT = data.StructLayout(
 )
 
 
+def _ports(inputs: int) -> dict[str, wiring.Member]:
+    """So many punctuated streams in, one out."""
+    punctuated = stream.Signature(PUNCTUATED_LAYOUT)
+    return {"inputs": In(punctuated).array(inputs), "output": Out(punctuated)}
+
+
 class Merger(wiring.Component):
     """Merges punctuated streams; of the stars that all of them have reached it makes one.
 
@@ -49,12 +55,7 @@ class Merger(wiring.Component):
 
     def __init__(self, inputs: int, in_turn: bool):
         self._in_turn = in_turn
-        super().__init__(
-            {
-                "inputs": In(stream.Signature(PUNCTUATED_LAYOUT)).array(inputs),
-                "output": Out(stream.Signature(PUNCTUATED_LAYOUT)),
-            }
-        )
+        super().__init__(_ports(inputs))
 
     def elaborate(self, platform):
         m = Module()
@@ -99,12 +100,7 @@ class Mergers(wiring.Component):
     def __init__(self, inputs: int, fanin: int, in_turn: bool):
         self._fanin = fanin
         self._in_turn = in_turn
-        super().__init__(
-            {
-                "inputs": In(stream.Signature(PUNCTUATED_LAYOUT)).array(inputs),
-                "output": Out(stream.Signature(PUNCTUATED_LAYOUT)),
-            }
-        )
+        super().__init__(_ports(inputs))
 
     def elaborate(self, platform):
         m = Module()
@@ -134,18 +130,13 @@ class Combiner(wiring.Component):
 
     def __init__(self, in_turn: bool):
         self._in_turn = in_turn
-        super().__init__(
-            {
-                "flows": In(stream.Signature(PUNCTUATED_LAYOUT)).array(2),
-                "output": Out(stream.Signature(PUNCTUATED_LAYOUT)),
-            }
-        )
+        super().__init__(_ports(2))
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.merger = merger = Merger(2, self._in_turn)
         wiring.connect(m, merger.output, wiring.flipped(self.output))
-        for flow, sink in zip(self.flows, merger.inputs):
+        for flow, sink in zip(self.inputs, merger.inputs):
             inner = flow.payload.what == What.INNER
             m.d.comb += [
                 sink.payload.eq(flow.payload),

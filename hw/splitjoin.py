@@ -91,7 +91,7 @@ class SplitJoin(wiring.Component):
         m.submodules.lost = lost = fan.FanSum(2, p.cores)
         m.submodules.stalled = stalled = fan.FanIn(1, p.cores)
         wiring.connect(m, wiring.flipped(self.tuples), distribution.input)
-        for flow, sink in zip(flows, combiner.flows):
+        for flow, sink in zip(flows, combiner.inputs):
             wiring.connect(m, flow.output, sink)
         for k, core in enumerate(cores):
             m.submodules[f"core_{k}"] = core

@@ -83,17 +83,8 @@ def main() -> None:
             )
         )
     matching = [f"1:{selectivity:,}" if selectivity else "no match" for selectivity in SELECTIVITIES]
-    headers = (
-        "architecture",
-        "cores",
-        "segment",
-        "lanes",
-        "dimensions",
-        "ordering",
-        "latency",
-        "flush",
-        *matching,
-    )
+    sizes = ("architecture", "cores", "segment", "lanes", "dimensions", "ordering")
+    headers = (*sizes, "latency", "flush", *matching)
     print("Cycles: latency of a pair, a flush, and per tuple by the share of pairs that match\n")
     print(tabulate(rows, headers, floatfmt=".3f"))
 

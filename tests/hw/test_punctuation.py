@@ -22,11 +22,11 @@ def star(number: int, what=What.STAR, from_s: int = 0) -> dict:
     return {"what": what, "from_s": from_s, "body": {"id": number}}
 
 
-def run(dut, inputs, given, count, seed, stalls):
+def run(dut, given, count, seed, stalls):
     taken = []
     sources = [
         source(stream, items, seed=seed + k, stall=stalls[0])
-        for k, (stream, items) in enumerate(zip(inputs, given))
+        for k, (stream, items) in enumerate(zip(dut.inputs, given))
     ]
     simulate(dut, [*sources, sink(dut.output, taken, count, seed=seed - 1, stall=stalls[1])])
     return [
@@ -62,7 +62,7 @@ def test_what_lies_between_stars_stays_there(inputs, fanin, in_turn, stalls, see
             expected[-1] += found
             items += [*(pair(*item) for item in found), star(number, from_s=number % 2)]
     dut = Mergers(inputs, fanin, in_turn)
-    got = groups(run(dut, dut.inputs, given, rounds + sum(map(len, expected)), seed, stalls))
+    got = groups(run(dut, given, rounds + sum(map(len, expected)), seed, stalls))
     for number, (one, want) in enumerate(zip(got, expected)):
         assert one[-1] == (What.STAR, number % 2, number)
         # In turn, all of the first input comes before the second: Algorithm 5.
@@ -73,13 +73,13 @@ def test_without_turns_no_input_waits_for_the_star_of_another():
     """A burst of one input comes out though the others have neither pair nor star."""
     dut = Mergers(3, 4, in_turn=False)
     given = [[], [pair(1, number) for number in range(9)], []]
-    assert run(dut, dut.inputs, given, 9, 5, (0, 0)) == [(1, number) for number in range(9)]
+    assert run(dut, given, 9, 5, (0, 0)) == [(1, number) for number in range(9)]
 
 
 def test_inputs_take_turns_where_no_order_is_kept():
     dut = Mergers(3, 4, in_turn=False)
     given = [[pair(k, number) for number in range(4)] for k in range(3)]
-    origins = [origin for origin, _ in run(dut, dut.inputs, given, 12, 5, (0, 0))]
+    origins = [origin for origin, _ in run(dut, given, 12, 5, (0, 0))]
     assert all(sorted(origins[k : k + 3]) == [0, 1, 2] for k in range(0, 12, 3))
 
 
@@ -109,4 +109,4 @@ def test_the_combiner_follows_the_input_and_says_whose_stars_they_are(in_turn, s
         flow.append(star(99, What.MARK))
     expected.append((What.MARK, 0, 99))
     dut = Combiner(in_turn)
-    assert run(dut, dut.flows, given, len(expected), seed, stalls) == expected
+    assert run(dut, given, len(expected), seed, stalls) == expected

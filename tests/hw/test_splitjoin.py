@@ -10,6 +10,7 @@ import random
 import numpy as np
 import pytest
 
+from hw.broadcast import levels
 from hw.dimension import Dimension
 from hw.ordering import Ordering
 from hw.parameters import Parameters
@@ -120,3 +121,28 @@ def test_a_core_that_dies_loses_its_share_and_no_more(ordering, when, seed):
     elsewhere = streams.expected(dead=dead)
     assert elsewhere <= pairs < streams.expected()
     assert pairs == elsewhere or at
+
+
+@pytest.mark.parametrize("cores, fanout", [(2, 2), (5, 2), (5, 4), (16, 4), (17, 4)])
+def test_latency_grows_with_the_levels_of_the_trees(cores, fanout):
+    """Of the pair with a tuple in the last core; `make sim` goes on to 128 cores."""
+    p = splitjoin(cores, 1, 1, fanout, "tuples:1")
+    dut, cycles = SplitJoin(p), []
+
+    async def testbench(ctx):
+        ctx.set(dut.results.ready, 1)
+        words = [{"kind": Kind.S, "id": k, "dims": {"box": {"d0": {"lo": k}}}} for k in range(cores)]
+        words.append({"kind": Kind.R, "id": 0, "dims": {"point": {"d0": cores - 1}}})
+        for word in words:
+            ctx.set(dut.tuples.payload, word)
+            ctx.set(dut.tuples.valid, 1)
+            await ctx.tick().until(dut.tuples.ready)
+        ctx.set(dut.tuples.valid, 0)
+        cycles.append(1)  # the transfer itself
+        while not ctx.get(dut.results.valid):
+            await ctx.tick()
+            cycles[0] += 1
+            assert cycles[0] < 100
+
+    simulate(dut, [testbench])
+    assert cycles == [SplitJoin.latency(p)] == [7 + 2 * levels(cores, fanout)]
