@@ -83,6 +83,12 @@ def owned(arrivals: Arrivals, r: np.ndarray, s: np.ndarray) -> np.ndarray:
     return np.where(r_place > s_place, arrivals.r.own[r], arrivals.s.own[s])
 
 
+def in_order(arrivals: Arrivals, r: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """The order in which pairs of rows go by (later arrival, earlier arrival), as numbers of the pairs."""
+    r_place, s_place = arrivals.r.place[r], arrivals.s.place[s]
+    return np.lexsort([np.minimum(r_place, s_place), np.maximum(r_place, s_place)])
+
+
 def arrange(
     tables: tuple[pa.Table, pa.Table],
     times: tuple[np.ndarray, np.ndarray],

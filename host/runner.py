@@ -7,8 +7,8 @@ import numpy as np
 
 from hw.errors import DeviceError, ParameterError
 from hw.instruction import spelled
-from hw.socket import Fault, Tag
-from hw.words import Results, unpack_results
+from hw.socket import Fault, Kind, Tag, tuple_layout
+from hw.words import Results, unpack, unpack_results
 
 from .device import Device, Exchange, LinkLost
 
@@ -51,7 +51,8 @@ class Runner:
     def run(self, words: np.ndarray, *, watch: bool = False, count: int = 0) -> list[Exchange]:
         """Sends words that end with a mark, once more if the device is lost; returns what came back.
 
-        With `watch`, activity is cut into stretches for a run of about `count` tuples.
+        With `watch`, activity is cut into stretches for a run of about `count` tuples. A device whose results
+        do not come in the order that it promises is not to be trusted.
         """
         parameters = self.device.parameters
         expected = (count + parameters.capacity) * (parameters.segment // parameters.lanes)
@@ -59,7 +60,7 @@ class Runner:
         left = RETRIES
         while True:
             try:
-                return [
+                exchanges = [
                     self.device.exchange(
                         words[start : start + CHUNK], marks=int(start + CHUNK >= len(words)), bucket=bucket
                     )
@@ -70,6 +71,30 @@ class Runner:
                     raise
                 left -= 1
                 self._replace(lost)
+                continue
+            self._check_order(words, exchanges)
+            return exchanges
+
+    def _check_order(self, words: np.ndarray, exchanges: list[Exchange]) -> None:
+        """Holds the device to the order that it promises; ids of a run rise, and its windows begin empty."""
+        parameters = self.device.parameters
+        if parameters.ordering is None or not parameters.ordering.every:
+            return
+        layout = tuple_layout(parameters.dims)
+        kind, id = unpack(layout, words, "kind"), unpack(layout, words, "id")
+        results = unpack_results(np.concatenate([exchange.results for exchange in exchanges]))
+        found = results.tag == Tag.PAIR.value
+        r, s = (
+            np.searchsorted(id[kind == side.value], ids[found])
+            for side, ids in ((Kind.R, results.r_id), (Kind.S, results.s_id))
+        )
+        is_s = kind[(kind == Kind.R.value) | (kind == Kind.S.value)] == Kind.S.value
+        broken = parameters.ordering.first_broken(is_s, r, s, parameters.cores, parameters.segment)
+        if broken is not None:
+            raise DeviceError(
+                f"{self.device.url}: results must come in the order {parameters.ordering}, but pair "
+                f"{broken} of {len(r)} comes after one that it should come before"
+            )
 
     def _replace(self, lost: LinkLost) -> None:
         """Makes the device ready for another try, or takes the next spare that can be."""

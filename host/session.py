@@ -17,7 +17,7 @@ from hw.errors import DataError
 from hw.parameters import Parameters
 from hw.socket import Tag
 
-from .arrival import Arrivals, Side
+from .arrival import Arrivals, Side, in_order
 from .batches import batches, end
 from .chain_fit import ChainFit, encode
 from .device import Device
@@ -31,20 +31,31 @@ from .window import Window
 
 @dataclass(frozen=True)
 class JoinResult:
-    """Pairs as row numbers in `arrivals.r.rows` and `arrivals.s.rows`, in no particular order."""
+    """Pairs as row numbers in `arrivals.r.rows` and `arrivals.s.rows`, in any order unless asked."""
 
     r: np.ndarray
     s: np.ndarray
     stats: Stats
     activity: np.ndarray | None = None  #: [stretch of time, core] pairs found, if watched
 
+    def in_order(self, arrivals: Arrivals) -> "JoinResult":
+        """The same pairs by (later arrival, earlier arrival)."""
+        order = in_order(arrivals, self.r, self.s)
+        return replace(self, r=self.r[order], s=self.s[order])
+
 
 class Session:
-    """A join on an open device; `spares` are devices like it that take over when it is lost."""
+    """A join on an open device; `spares` are devices like it that take over when it is lost.
 
-    def __init__(self, device: Device, spec: JoinSpec, spares: Sequence[Device] = ()):
+    If `ordered`, pairs and rows come by (later arrival, earlier arrival).
+    """
+
+    def __init__(
+        self, device: Device, spec: JoinSpec, spares: Sequence[Device] = (), *, ordered: bool = False
+    ):
         self._runner = Runner(device, spares)
         self._spec = spec
+        self._ordered = ordered
         self._fit = _fit(spec, device.parameters)
         self._kept: Arrivals | None = None  # rows that later ones may still join
         self._newest: int | None = None
@@ -89,7 +100,8 @@ class Session:
         r, s = (np.concatenate([part[k] for part in pairs] or [np.empty(0, np.int64)]) for k in range(2))
         stats += Stats(pairs=len(r))
         self.stats += stats
-        return JoinResult(r, s, stats, np.concatenate(activity) if activity else None)
+        result = JoinResult(r, s, stats, np.concatenate(activity) if activity else None)
+        return result.in_order(arrivals) if self._ordered else result
 
     def push(self, r: pa.Table, s: pa.Table) -> None:
         """Takes the next rows of both streams; they must come after all earlier ones in arrival order.

@@ -58,6 +58,13 @@ CONFIGURATIONS = tuple(
     for lanes in (PAPER.segment, 1)
     for architecture in ("handshake", "opblock")
 )
+CONFIGURATIONS += tuple(
+    # ... and trees against the paper's chain, whose cores of as many tuples are above.
+    replace(PAPER, architecture="splitjoin", cores=cores, lanes=lanes, dims=dims)
+    for dims in (KEY, WITH_WINDOW)
+    for lanes in (PAPER.segment, 1)
+    for cores in (4, 16, 64)
+)
 
 
 @dataclass(frozen=True)
@@ -113,12 +120,15 @@ def area_of(cells: dict[str, int]) -> Area:
 #: The columns of `columns`.
 HEADERS = (
     *("architecture", "cores", "cycles/tuple", "dimensions"),
-    *("logic LUT", "RAM LUT", "LUT", "FF", "BRAM", "LUT/core", "FF/core", "of chip"),
+    *("logic LUT", "RAM LUT", "LUT", "FF", "BRAM", "LUT/core", "FF/core", "LUT/tuple", "of chip"),
 )
 
 
 def columns(parameters: Parameters, area: Area, share: float) -> tuple:
-    """What a table says about a joiner and its cells, which take a share of a chip: in total and per core."""
+    """What a table says about a joiner and its cells, which take a share of a chip.
+
+    In total, for each core, and for each tuple that the window of a stream holds.
+    """
     return (
         parameters.architecture,
         parameters.cores,
@@ -131,6 +141,7 @@ def columns(parameters: Parameters, area: Area, share: float) -> tuple:
         area.block_rams,
         area.luts / parameters.cores,
         area.flip_flops / parameters.cores,
+        area.luts / parameters.capacity,
         f"{share:.1%}",
     )
 

@@ -278,7 +278,7 @@ def _scratch(folder: Path) -> Iterator[Path]:
 def _options(argv: list[str] | None) -> dict[str, str | None]:
     parser = argparse.ArgumentParser(prog="bitstream", description="Build a board's bitstream.")
     parser.add_argument("--board", help=f"one of {', '.join(boards.names())} (default: {DEFAULT_BOARD})")
-    for name in ("architecture", "cores", "segment", "lanes", "buffer", "dims"):
+    for name in ("architecture", "cores", "segment", "lanes", "buffer", "dims", "fanout", "ordering"):
         parser.add_argument(f"--{name}", help="of the joiner, as in a device's URL")
     parser.add_argument("--mhz", help="the clock of the logic")
     parser.add_argument("--baud", help="of the UART")

@@ -89,3 +89,30 @@ class FanIn(wiring.Component):
             flags = seen
         m.d.comb += self.any.eq(flags[0])
         return m
+
+
+class FanSum(wiring.Component):
+    """Adds up small numbers, each at most `highest`, of many places.
+
+    Latency: `levels(places)` cycles. Throughput: one sum per cycle.
+    """
+
+    def __init__(self, highest: int, places: int):
+        self._highest = highest
+        super().__init__(
+            {"numbers": In(range(highest + 1)).array(places), "total": Out(range(highest * places + 1))}
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        sums, highest = list(self.numbers), self._highest
+        for level in range(levels(len(sums))):
+            highest *= FAN
+            added = []
+            for first in range(0, len(sums), FAN):
+                total = Signal(range(highest + 1), name=f"sum_{level}_{first // FAN}")
+                m.d.sync += total.eq(sum(sums[first : first + FAN]))
+                added.append(total)
+            sums = added
+        m.d.comb += self.total.eq(sums[0])
+        return m

@@ -7,8 +7,9 @@ from .handshake import Handshake
 from .memory_port import MemoryPort
 from .op_chain import OpChain
 from .parameters import Parameters
+from .splitjoin import SplitJoin
 
-JOINERS = {"handshake": Handshake, "opblock": OpChain, "bisort": BiSort}
+JOINERS = {"handshake": Handshake, "opblock": OpChain, "bisort": BiSort, "splitjoin": SplitJoin}
 
 
 def joiner(parameters: Parameters) -> wiring.Component:

@@ -6,18 +6,23 @@ from dataclasses import dataclass, fields
 from .dimension import Dimension, Test
 from .errors import ParameterError
 from .instruction import BLOCK_WIDTH
+from .ordering import Ordering
 
 #: Two value bands, and a pair of one-sided dimensions that holds a count window or one more band.
 DEFAULT_DIMS = (Dimension(Test.BAND), Dimension(Test.BAND), Dimension(Test.AT_LEAST), Dimension(Test.AT_MOST))
 #: An OP-Block's tests are programmed, so that its dimensions are as general as can be, and all alike.
 OPBLOCK_DIMS = (Dimension(Test.BAND),) * 4
-ARCHITECTURES = ("handshake", "opblock", "bisort")
+ARCHITECTURES = ("handshake", "opblock", "bisort", "splitjoin")
 #: The least and the most of each number.
 LIMITS = {"cores": (1, 1024), "segment": (1, 1024), "lanes": (1, 1024), "buffer": (2, 1024)}
 #: Windows in memory are larger; a word of memory has `lanes` records, and batches are sorted by halves.
 BISORT_LIMITS = {"cores": (1, 64), "segment": (1, 1 << 26), "lanes": (1, 16), "buffer": (2, 1 << 16)}
+#: The branches of a tree's node.
+FANOUT_LIMITS = (2, 16)
 #: What is left out of a URL: windows of 8 x 64K tuples, 4 of them in a word of memory.
 BISORT_DEFAULTS = {"segment": 1 << 16, "lanes": 4, "buffer": 1 << 10}
+#: Parameters that only some architectures have: which ones, and their values unless given.
+OWN = {"fanout": (("splitjoin",), 4), "ordering": (("splitjoin",), Ordering())}
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,8 @@ class Parameters:
     `cores` segments of `segment` tuples per stream; `lanes` comparators per core and direction, so
     that a tuple takes `segment / lanes` cycles; `buffer` places of a core's queue of results. Of `bisort`,
     `cores` subwindows of `segment` tuples, `lanes` of them in a word of memory, and `buffer` in a batch.
+    `fanout`, the branches of each node of the trees, and `ordering`, that of the results, are None where
+    there are none.
     """
 
     architecture: str = "handshake"
@@ -35,13 +42,25 @@ class Parameters:
     lanes: int = 16
     buffer: int = 16
     dims: tuple[Dimension, ...] = DEFAULT_DIMS
+    fanout: int | None = None
+    ordering: Ordering | None = None
 
     def __post_init__(self):
         if self.architecture not in ARCHITECTURES:
             raise ParameterError(
                 f"architecture must be one of {', '.join(ARCHITECTURES)}, not {self.architecture!r}"
             )
+        for name, (architectures, default) in OWN.items():
+            value = getattr(self, name)
+            if self.architecture in architectures:
+                object.__setattr__(self, name, default if value is None else value)
+            elif value is not None:
+                raise ParameterError(
+                    f"{name} is a parameter of {', '.join(architectures)}, not of {self.architecture}"
+                )
         limits = BISORT_LIMITS if self.architecture == "bisort" else LIMITS
+        if self.fanout is not None:
+            limits = limits | {"fanout": FANOUT_LIMITS}
         for name, (lowest, highest) in limits.items():
             value = getattr(self, name)
             if type(value) is not int or not lowest <= value <= highest:
@@ -60,6 +79,8 @@ class Parameters:
         for dim in self.dims:
             if not isinstance(dim, Dimension):
                 raise ParameterError(f"dims must hold Dimension objects, not {dim!r}")
+        if not isinstance(self.ordering, Ordering | None):
+            raise ParameterError(f"ordering must be an Ordering, not {self.ordering!r}")
         if self.architecture == "opblock":
             if set(self.dims) != {Dimension(Test.BAND, self.dims[0].width)}:
                 given = ",".join(map(str, self.dims))
@@ -74,10 +95,14 @@ class Parameters:
     def from_options(cls, architecture: str, options: dict[str, str]) -> "Parameters":
         """Parameters from the text of a URL or a command line; `lanes` is `segment` unless given."""
         known = {field.name for field in fields(cls)} - {"architecture"}
+        known -= {name for name, (having, _) in OWN.items() if architecture not in having}
         values = {}
         for name, text in options.items():
             if name not in known:
                 raise ParameterError(f"unknown parameter {name!r}; accepted: {', '.join(sorted(known))}")
+            if name == "ordering":
+                values[name] = Ordering.parse(text)
+                continue
             if name == "dims":
                 values[name] = tuple(Dimension.parse(part) for part in text.split(","))
                 continue
@@ -96,7 +121,7 @@ class Parameters:
         """The text that `from_options` reads, as in a URL: `cores=8&segment=16&...`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
         values["dims"] = ",".join(str(dim) for dim in self.dims)
-        return "&".join(f"{name}={value}" for name, value in values.items())
+        return "&".join(f"{name}={value}" for name, value in values.items() if value is not None)
 
     @property
     def name(self) -> str:

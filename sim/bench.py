@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from hw.dimension import Dimension
 from hw.joiner import JOINERS
+from hw.ordering import Ordering
 from hw.parameters import OPBLOCK_DIMS, Parameters
 from hw.words import pack_boxes, pack_points
 
@@ -28,6 +29,12 @@ CHAINS = (
     Parameters("opblock", dims=OPBLOCK_DIMS),
     Parameters("opblock", cores=64, segment=8, lanes=8, dims=BAND),
     Parameters("opblock", cores=64, segment=8, lanes=1, dims=BAND),
+    Parameters("splitjoin"),
+    Parameters("splitjoin", cores=64, segment=8, lanes=8, dims=KEY),
+    *(
+        Parameters("splitjoin", cores=64, segment=8, lanes=1, dims=KEY, ordering=Ordering.parse(ordering))
+        for ordering in ("none", "tuples:64", "tuples:8", "tuples:1", "comparisons:4", "comparisons:1")
+    ),
 )
 #: One pair in so many matches; 0 means none does.
 SELECTIVITIES = (0, 250_000, 10_000, 1_000)
@@ -69,13 +76,15 @@ def main() -> None:
                 parameters.segment,
                 parameters.lanes,
                 ",".join(map(str, parameters.dims)),
+                parameters.ordering or "",
                 JOINERS[parameters.architecture].latency(parameters),
                 JOINERS[parameters.architecture].flush_cycles(parameters),
                 *(cycles_per_tuple(parameters, selectivity) for selectivity in SELECTIVITIES),
             )
         )
     matching = [f"1:{selectivity:,}" if selectivity else "no match" for selectivity in SELECTIVITIES]
-    headers = ("architecture", "cores", "segment", "lanes", "dimensions", "latency", "flush", *matching)
+    sizes = ("architecture", "cores", "segment", "lanes", "dimensions", "ordering")
+    headers = (*sizes, "latency", "flush", *matching)
     print("Cycles: latency of a pair, a flush, and per tuple by the share of pairs that match\n")
     print(tabulate(rows, headers, floatfmt=".3f"))
 

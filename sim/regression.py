@@ -23,11 +23,18 @@ from hw.cache import cache_directory, locked
 from hw.dimension import Dimension
 from hw.errors import ToolError, TouchlineError
 from hw.frame import Link
+from hw.ordering import Ordering
 from hw.parameters import OPBLOCK_DIMS, Parameters
 from hw.verilog import emit
 
 from .benches.testbench import CLOCK_NANOSECONDS
 from .library import BUILD_SECONDS, simulable
+
+
+def _splitjoin(ordering: str, **sizes) -> Parameters:
+    dims = (Dimension.parse("equal8"),)
+    return Parameters("splitjoin", dims=dims, ordering=Ordering.parse(ordering), **sizes)
+
 
 #: The configurations of `make sim`: serial and parallel, edges, odd sizes, every test and width.
 CONFIGURATIONS = (
@@ -57,11 +64,20 @@ CONFIGURATIONS = (
         buffer=8,
         dims=tuple(map(Dimension.parse, ("at_most9", "band16"))),
     ),
+    Parameters("splitjoin", cores=3, segment=4, lanes=4),
+    _splitjoin("tuples:1", cores=5, segment=6, lanes=2, buffer=2, fanout=2),
+    _splitjoin("tuples:3", cores=2, segment=4, lanes=1),
+    _splitjoin("comparisons:1", cores=3, segment=4, lanes=2),
+    _splitjoin("comparisons:2", cores=4, segment=3, lanes=3, fanout=3),
+    _splitjoin("comparisons:4", cores=1, segment=1, lanes=1),
+    # Latency grows with the levels of the trees.
+    *(_splitjoin("none", cores=cores, segment=2, lanes=2) for cores in (8, 16, 32, 64, 128)),
 )
 BENCHES = {
     "handshake": ("sim.benches.socket", "sim.benches.handshake"),
     "opblock": ("sim.benches.socket", "sim.benches.opblock"),
     "bisort": ("sim.benches.socket",),
+    "splitjoin": ("sim.benches.socket", "sim.benches.splitjoin"),
 }
 #: The boards of `make sim`: words narrower and wider than tuples, results, header and CRC.
 BOARD = Parameters(cores=2, segment=2, lanes=2, dims=(Dimension.parse("equal8"),))
@@ -173,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line of `make sim`."""
     parser = argparse.ArgumentParser(prog="python -m sim.regression", description=__doc__.splitlines()[0])
     parser.add_argument("--architecture", default="handshake")
-    for name in ("cores", "segment", "lanes", "buffer", "dims"):
+    for name in ("cores", "segment", "lanes", "buffer", "dims", "fanout", "ordering"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--link", help="of a board: bits of a word, words of a payload, and frames")
     parser.add_argument("--seed", type=int, default=1)
@@ -202,6 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             outcome.parameters.segment,
             outcome.parameters.lanes,
             ",".join(map(str, outcome.parameters.dims)),
+            outcome.parameters.ordering or "",
             str(outcome.link or ""),
             outcome.passed,
             len(outcome.failed),
@@ -216,6 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "segment",
         "lanes",
         "dimensions",
+        "ordering",
         "link",
         "passed",
         "failed",
@@ -229,6 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(
             f"  again: make sim ARCH={p.architecture} CORES={p.cores} SEGMENT={p.segment} LANES={p.lanes}"
             f" BUFFER={p.buffer} DIMS={','.join(map(str, p.dims))}"
+            f"{f' FANOUT={p.fanout} ORDERING={p.ordering}' if p.ordering else ''}"
             f"{f' LINK={outcome.link}' if outcome.link else ''} SEED={seed}"
         )
     return 1 if failed else 0

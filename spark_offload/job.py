@@ -51,6 +51,9 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
         "--device", metavar="URL", help="such as cpu:bisort or 'sim:handshake?cores=8&segment=16'"
     )
     parser.add_argument("--partitions", type=int, metavar="N", help="slices of history, each a task")
+    parser.add_argument(
+        "--ordered", action="store_true", help="rows by (later arrival, earlier arrival), file by file"
+    )
     parser.add_argument("--input-format", choices=FORMATS, help="default: by the input's suffix")
     parser.add_argument("--output", required=True, metavar="PATH", help="folder to write")
     parser.add_argument("--format", choices=FORMATS, default="parquet", help="default: %(default)s")
@@ -71,6 +74,7 @@ def run(spark: SparkSession, options: argparse.Namespace) -> dict[str, int | str
         device=options.device,
         tiebreak=tuple(options.tiebreak),
         partitions=options.partitions,
+        ordered=options.ordered,
     )
     observation = Observation()
     with progress(spark):

@@ -43,6 +43,7 @@ def stream_join(
     tiebreak: Collection[str | tuple[str, str]] = (),
     partitions: int | None = None,
     observation: Observation | None = None,
+    ordered: bool = False,
 ) -> DataFrame:
     """The pairs of rows of `r` and `s` for which `on` holds while both are in their windows.
 
@@ -60,9 +61,10 @@ def stream_join(
     `partitions` says into how many slices, each a task, history is cut. The call itself reads the columns
     of the arrival order once, to choose the cuts. All columns of both sides come out; a name that both
     have becomes `r_name` and `s_name`. The first action on the result gives `observation` the counts of
-    `task.METRICS`.
+    `task.METRICS`. If `ordered`, rows come by (later arrival, earlier arrival): sorted within each partition,
+    and each partition before the next.
     """
-    join = StreamJoin(r, s, on, window, time, offload, architecture, device, tiebreak, partitions)
+    join = StreamJoin(r, s, on, window, time, offload, architecture, device, tiebreak, partitions, ordered)
     return join.frame(observation)
 
 
@@ -92,6 +94,7 @@ class StreamJoin:
     device: str | None = None
     tiebreak: Collection[str | tuple[str, str]] = ()
     partitions: int | None = None
+    ordered: bool = False
 
     def __post_init__(self):
         if self.offload not in OFFLOADS:
@@ -157,7 +160,7 @@ class StreamJoin:
         order = rows.drop("r", "s")
         slices = Slices.measure(order.where("t IS NOT NULL"), self.partitions)
         begin, owned = (slices.begin("r"), slices.begin("s")), (slices.r, slices.s)
-        task = Task(self.spec, self.device, begin, owned, self.architecture)
+        task = Task(self.spec, self.device, begin, owned, self.architecture, self.ordered)
         number = slices.number(
             [F.col(name) for name in order.columns], [field.dataType for field in order.schema]
         )

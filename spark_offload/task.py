@@ -35,6 +35,7 @@ class Task:
     begin: tuple[list[int], list[int]]  #: rows of R and of S before each slice
     owned: tuple[tuple[int, ...], tuple[int, ...]]  #: rows of R and of S in each slice
     architecture: str | None = None  #: which the device must have
+    ordered: bool = False  #: pairs of a slice come by (later arrival, earlier arrival)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         batches = list(batches)
@@ -51,7 +52,10 @@ class Task:
             self._check(number, rows)
             rows = self._trim(rows)
         r, s = (rows[name].drop_null().combine_chunks() for name in "rs")
-        result = self._joined(self._arrivals(number, rows, r, s))
+        arrivals = self._arrivals(number, rows, r, s)
+        result = self._joined(arrivals)
+        if self.ordered:
+            result = result.in_order(arrivals)
         for start in range(0, len(result.r), BATCH_ROWS):
             chosen = slice(start, start + BATCH_ROWS)
             yield _batch(r.take(pa.array(result.r[chosen])), s.take(pa.array(result.s[chosen])), None)

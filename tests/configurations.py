@@ -11,6 +11,8 @@ DEVICES = {
     "opblock_serial": "sim:opblock?cores=3&segment=4&lanes=2&dims=band16,band16,band16",
     "bisort": "sim:bisort?cores=2&segment=8&lanes=2&buffer=8",
     "bisort_serial": "sim:bisort?cores=3&segment=5&lanes=1&buffer=4&dims=equal32,band64,not_equal16",
+    "splitjoin": "sim:splitjoin?cores=3&segment=4&lanes=2&fanout=2",
+    "splitjoin_ordered": "sim:splitjoin?cores=3&segment=4&lanes=4&dims=band16,band16&ordering=comparisons:1",
     "default": "sim:handshake?cores=8&segment=16",
     # What synthesis makes of the gateware, with as many cells as are compiled in a moment.
     "parallel_ecp5": "sim:handshake?cores=2&segment=4&dims=band16,at_least8&netlist=ecp5",
@@ -20,6 +22,8 @@ DEVICES = {
     "opblock_ecp5": "sim:opblock?cores=3&segment=2&lanes=1&dims=band8,band8&netlist=ecp5",
     "bisort_ecp5": "sim:bisort?cores=1&segment=4&lanes=1&buffer=2&dims=equal8&netlist=ecp5",
     "opblock_xc6v": "sim:opblock?cores=3&segment=2&lanes=1&dims=band8,band8&netlist=xc6v",
+    "splitjoin_ecp5": "sim:splitjoin?cores=2&segment=2&lanes=1&dims=band8&ordering=tuples:1&netlist=ecp5",
+    "splitjoin_xc6v": "sim:splitjoin?cores=2&segment=2&lanes=1&dims=band8&ordering=tuples:1&netlist=xc6v",
 }
 NETLISTS = tuple(name for name, url in DEVICES.items() if "netlist=" in url)
 

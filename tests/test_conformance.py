@@ -150,7 +150,11 @@ def _ids(arrivals, result) -> Counter:
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize(
-    "device", ["parallel", "serial", "paper", "opblock", "opblock_serial", "bisort", "bisort_serial"]
+    "device",
+    [
+        *("parallel", "serial", "paper", "opblock", "opblock_serial"),
+        *("bisort", "bisort_serial", "splitjoin", "splitjoin_ordered"),
+    ],
 )
 def test_device(device, condition, window, size, seed, rng, monkeypatch):
     _check_device(device, condition, window, size, seed, rng, monkeypatch)
@@ -190,7 +194,7 @@ def test_stalls(device, window, stalls, seed, rng):
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("condition", ["two_bands", "either", "everything"])
-@pytest.mark.parametrize("device", ["parallel", "paper", "opblock", "bisort"])
+@pytest.mark.parametrize("device", ["parallel", "paper", "opblock", "bisort", "splitjoin"])
 def test_continuous(device, condition, window, seed, rng):
     """Rows pushed in parts of random size, and polled now and then, give what one batch gives."""
     p = parameters(device)
@@ -258,6 +262,7 @@ def test_cpu(structure, condition, window, rng, monkeypatch):
         ("sim", "default", "either"),
         ("sim", "opblock", "one_sided"),
         ("cpu", None, "two_bands"),
+        ("sim", "splitjoin", "either"),
         ("cpu", None, "either"),
     ],
 )

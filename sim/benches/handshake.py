@@ -6,20 +6,14 @@ import numpy as np
 from hw.dimension import Test
 from hw.handshake import Handshake
 from hw.socket import Tag
-from hw.words import pack_boxes, pack_points
+from hw.words import pack_points
 
 from .testbench import Testbench
 
 
 def _boxes(bench: Testbench, count: int, *, match: bool) -> np.ndarray:
     """S tuples that all match, or all do not match, the points at 1."""
-    dims = bench.parameters.dims
-    low, high = [], []
-    for dim in dims:
-        around = match != dim.negated
-        low.append(np.full(count, 1 if around else 2, np.uint64))
-        high.append(np.full(count, 1 if around else 0 if dim.test is Test.AT_MOST else 2, np.uint64))
-    return pack_boxes(dims, np.arange(count), low, high)
+    return bench.boxes(np.full(count, match))
 
 
 @cocotb.test()

@@ -7,16 +7,9 @@ from hw.gather import Gather
 from hw.instruction import Opcode, encode
 from hw.op_chain import OpChain
 from hw.socket import Tag
-from hw.words import pack_boxes, pack_instruction
+from hw.words import pack_instruction
 
 from .testbench import STALLS, Testbench
-
-
-def _boxes(bench: Testbench, match: np.ndarray) -> np.ndarray:
-    """S tuples of which those match the points that are to `match`."""
-    dims = bench.parameters.dims
-    bounds = [np.where(match, 1, 2).astype(np.uint64)] * len(dims)
-    return pack_boxes(dims, np.arange(len(match)), bounds, bounds)
 
 
 @cocotb.test()
@@ -25,7 +18,7 @@ async def throughput_is_a_tuple_every_depth_cycles(dut):
     bench = await Testbench.start(dut)
     count = 4 * bench.parameters.capacity + 3
     is_s = bench.random.random(count) < 0.5
-    words = np.where(is_s[:, None], _boxes(bench, np.zeros(count, bool)), bench.points(count))
+    words = np.where(is_s[:, None], bench.boxes(np.zeros(count, bool)), bench.points(count))
     traffic = await bench.exchange(words, until=None)
     assert not traffic.words
     assert set(np.diff(traffic.taken[2:]).tolist()) == {bench.depth}
@@ -36,7 +29,7 @@ async def throughput_is_a_tuple_every_depth_cycles(dut):
 async def one_match_per_tuple_costs_nothing(dut):
     """A single pair at a time leaves the chain without slowing it down."""
     bench = await Testbench.start(dut)
-    boxes = _boxes(bench, np.arange(bench.parameters.capacity) == 0)
+    boxes = bench.boxes(np.arange(bench.parameters.capacity) == 0)
     points = bench.points(3 * bench.parameters.capacity)
     traffic = await bench.exchange(np.concatenate([boxes, points, bench.flush()]))
     assert len(traffic.pairs) == len(points)
@@ -48,7 +41,7 @@ async def latency_of_every_block(dut):
     """A pair in the first row of a block is out after `OpChain.latency` cycles, and turns in the tree."""
     bench = await Testbench.start(dut)
     for block in range(bench.parameters.cores):
-        boxes = _boxes(bench, np.arange(bench.parameters.cores) == block)
+        boxes = bench.boxes(np.arange(bench.parameters.cores) == block)
         await bench.exchange(np.concatenate([boxes, bench.mark(1)]), until=1)
         traffic = await bench.exchange(np.concatenate([bench.points(1), bench.flush()]))
         assert traffic.pairs == [(0, block)]

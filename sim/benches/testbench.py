@@ -18,10 +18,10 @@ from cocotb.clock import Clock
 from cocotb.triggers import ClockCycles, RisingEdge
 
 from hw.bisort import Geometry
-from hw.dimension import Dimension
+from hw.dimension import Dimension, Test
 from hw.joiner import memory_port
 from hw.parameters import Parameters
-from hw.socket import COUNTERS_LAYOUT, RESULT_LAYOUT, Kind, Tag
+from hw.socket import COUNTERS_LAYOUT, RESULT_LAYOUT, Kind, Tag, tuple_layout
 from hw.words import WORD, Results, pack_boxes, pack_control, pack_points, unpack, unpack_results, word_count
 from sim.oracle import Windows, matcher, three_steps
 
@@ -99,6 +99,7 @@ class Testbench:
         self.parameters = Parameters.from_options(*_from_environment())
         self.random = np.random.default_rng(cocotb.RANDOM_SEED)
         self.cycle = 0
+        self._order = _Order(self.parameters)
         cocotb.log.info("seed %d", cocotb.RANDOM_SEED)
 
     @classmethod
@@ -116,6 +117,7 @@ class Testbench:
 
     async def reset(self) -> None:
         """Resets the joiner."""
+        self._order = _Order(self.parameters)
         self.dut.rst.value = 1
         await ClockCycles(self.dut.clk, 2)
         self.dut.rst.value = 0
@@ -163,6 +165,15 @@ class Testbench:
         """R tuples that all stand at 1, numbered from 0."""
         dims = self.parameters.dims
         return pack_points(dims, np.arange(count), [np.ones(count, np.uint64)] * len(dims))
+
+    def boxes(self, match: np.ndarray) -> np.ndarray:
+        """S tuples of which those match the points that are to `match`, numbered from 0."""
+        low, high = [], []
+        for dim in self.parameters.dims:
+            around = match != dim.negated
+            low.append(np.where(around, 1, 2).astype(np.uint64))
+            high.append(np.where(around, 1, 0 if dim.test is Test.AT_MOST else 2).astype(np.uint64))
+        return pack_boxes(self.parameters.dims, np.arange(len(match)), low, high)
 
     def streams(
         self, count: int, *, span: int | None = None, width: int = 2, chance_s: float = 0.5
@@ -257,6 +268,7 @@ class Testbench:
             )
         dut.tuples__valid.value = 0
         dut.results__ready.value = 0
+        self._order.check(words, traffic.results)
         return traffic
 
     async def push(self, words: np.ndarray, *, cycles: int) -> None:
@@ -284,6 +296,50 @@ class Testbench:
         """The joiner's counters."""
         words = _rows([self.dut.counters.value.to_unsigned()], word_count(COUNTERS_LAYOUT))
         return {name: int(unpack(COUNTERS_LAYOUT, words, name)[0]) for name in COUNTERS_LAYOUT.members}
+
+
+class _Order:
+    """Holds a joiner to the order that it promises, from mark to mark."""
+
+    def __init__(self, parameters: Parameters):
+        self._parameters = parameters
+        self._tuples: list[tuple[bool, int]] = []  # since the last flush
+        self._flushed = False
+        self._words: list[tuple[Kind, int]] = []  # up to the next mark that has not come out
+        self._pairs: list[tuple[int, int]] = []
+
+    def check(self, words: np.ndarray, results: Results) -> None:
+        """Takes note of what went in and came out, and checks what lies before a mark."""
+        p = self._parameters
+        if p.ordering is None:
+            return
+        layout = tuple_layout(p.dims)
+        self._words += zip(*(unpack(layout, words, name).tolist() for name in ("kind", "id")))
+        for tag, *pair in zip(*(column.tolist() for column in (results.tag, results.r_id, results.s_id))):
+            if tag == Tag.PAIR.value:
+                self._pairs.append(tuple(pair))
+            elif tag == Tag.MARK.value:
+                self._check_until_mark()
+
+    def _check_until_mark(self) -> None:
+        p = self._parameters
+        kinds = [kind for kind, _ in self._words]
+        end = kinds.index(Kind.MARK.value)
+        for kind, id in self._words[:end]:
+            if kind in (Kind.R.value, Kind.S.value):
+                if self._flushed:
+                    self._tuples, self._flushed = [], False
+                self._tuples.append((kind == Kind.S.value, id))
+            self._flushed |= kind == Kind.FLUSH.value
+        is_s = np.array([of_s for of_s, _ in self._tuples], bool)
+        r, s = (
+            {id: number for number, id in enumerate(id for of_s, id in self._tuples if of_s == side)}
+            for side in (False, True)
+        )
+        pairs = np.array([(r[r_id], s[s_id]) for r_id, s_id in self._pairs], np.int64).reshape(-1, 2)
+        broken = p.ordering.first_broken(is_s, pairs[:, 0], pairs[:, 1], p.cores, p.segment)
+        assert broken is None, f"{p.ordering} is broken by pair {broken}: {self._pairs[broken]}"
+        self._words, self._pairs = self._words[end + 1 :], []
 
 
 def _from_environment() -> tuple[str, dict[str, str]]:

@@ -4,6 +4,7 @@ import pytest
 
 from host.device import open_device
 from hw.errors import ParameterError
+from hw.parameters import ARCHITECTURES
 
 from ..configurations import DEVICES
 
@@ -16,7 +17,7 @@ from ..configurations import DEVICES
         ("usb:handshake", "device URL must start with sim:, serial:, tcp:, xdma:, not 'usb:handshake'"),
         (
             "sim:",
-            "device URL 'sim:': architecture must be one of handshake, opblock, bisort, not ''",
+            f"device URL 'sim:': architecture must be one of {', '.join(ARCHITECTURES)}, not ''",
         ),
         (
             "sim:handshake?memory=latency:9",
@@ -25,8 +26,8 @@ from ..configurations import DEVICES
         ),
         (
             "sim:soccer?cores=8",
-            "device URL 'sim:soccer?cores=8': architecture must be one of handshake, opblock, bisort, "
-            "not 'soccer'",
+            "device URL 'sim:soccer?cores=8': architecture must be one of "
+            f"{', '.join(ARCHITECTURES)}, not 'soccer'",
         ),
         (
             "sim:handshake?cores=many",

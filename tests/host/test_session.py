@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from host.device import SimulatedDevice, open_device
@@ -278,3 +279,60 @@ def test_a_watched_run_shows_every_cycle_with_a_match():
         result = Session(device, spec).join(spec.arrange(r, s), watch=True)
     assert result.activity.shape[1] == p.cores
     assert result.activity.sum() == len(result.r) == count
+
+
+@pytest.mark.parametrize("device", ["splitjoin_ordered", "parallel"])
+@pytest.mark.parametrize("window", [4, 60])
+def test_ordered_sessions_go_by_both_arrivals(device, window, rng):
+    """Whatever the device, and whether the windows fit it or not; in a batch and pushed in parts."""
+    count = 120
+    r, s = (
+        rows(np.sort(rng.integers(0, 90, count)), **{name: rng.integers(0, 4, count)}) for name in ("x", "a")
+    )
+    r, s = (table.append_column("n", pa.array(np.arange(count))) for table in (r, s))
+    spec = JoinSpec("r.x = s.a", window, "ts", r.schema, s.schema)
+    arrivals = spec.arrange(r, s)
+    r_place, s_place = (
+        dict(zip(side.rows["n"].to_pylist(), side.place.tolist())) for side in (arrivals.r, arrivals.s)
+    )
+
+    def in_order(pairs):
+        keys = [sorted((r_place[i], s_place[j]), reverse=True) for i, j in pairs]
+        return keys == sorted(keys) and len(keys) > 50
+
+    with open_device(DEVICES[device]) as opened:
+        result = Session(opened, spec, ordered=True).join(arrivals)
+        numbers = (
+            side.rows["n"].to_numpy()[found].tolist()
+            for side, found in ((arrivals.r, result.r), (arrivals.s, result.s))
+        )
+        whole = list(zip(*numbers))
+        assert in_order(whole)
+        session, polled = Session(opened, spec, ordered=True), []
+        for start in range(0, 90, 30):
+            later = pc.field("ts") >= start
+            session.push(*(table.filter(later & (pc.field("ts") < start + 30)) for table in (r, s)))
+            table = session.poll()
+            polled += zip(table["r_n"].to_pylist(), table["s_n"].to_pylist())
+    assert polled == whole
+
+
+def test_a_broken_promise_of_order_is_an_error():
+    count = 12
+    r, s = rows(range(count), x=np.zeros(count, np.int64)), rows(range(count), a=np.zeros(count, np.int64))
+    spec = JoinSpec("r.x = s.a", "3 rows", "ts", r.schema, s.schema)
+    with open_device(DEVICES["splitjoin_ordered"]) as device:
+        exchange = device.exchange
+
+        def swapped(*words, **options):
+            answer = exchange(*words, **options)
+            order = np.arange(len(answer.results))
+            order[[4, 5]] = 5, 4
+            return replace(answer, results=answer.results[order])
+
+        device.exchange = swapped
+        with pytest.raises(DeviceError) as error:
+            Session(device, spec).join(spec.arrange(r, s))
+    assert str(error.value).startswith(
+        f"{DEVICES['splitjoin_ordered']}: results must come in the order comparisons:1, but pair 5 of "
+    )

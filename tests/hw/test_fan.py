@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from hw.fan import FAN, FanIn, FanOut, levels
+from hw.fan import FAN, FanIn, FanOut, FanSum, levels
 
 from .streams import simulate
 
@@ -50,6 +50,24 @@ def test_a_flag_is_seen_from_every_place(places, seed):
                 ctx.set(place, flag)
             seen.append(max(flags) if len({*flags} - {0}) < 2 else 3)
             assert ctx.get(dut.any) == seen[-1 - levels(places)]
+            await ctx.tick()
+
+    simulate(dut, [testbench])
+
+
+@pytest.mark.parametrize("places", [1, 2, 8, 9, 65])
+def test_numbers_of_all_places_add_up(places, seed):
+    dut = FanSum(3, places)
+    chance = random.Random(seed)
+
+    async def testbench(ctx):
+        sums = [0] * levels(places)
+        for turn in range(30):
+            numbers = [3 if turn == 5 else chance.randrange(4) for _ in range(places)]
+            for place, number in zip(dut.numbers, numbers):
+                ctx.set(place, number)
+            sums.append(sum(numbers))
+            assert ctx.get(dut.total) == sums[-1 - levels(places)]
             await ctx.tick()
 
     simulate(dut, [testbench])

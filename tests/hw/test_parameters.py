@@ -4,7 +4,8 @@ import pytest
 
 from hw.dimension import Dimension
 from hw.errors import ParameterError
-from hw.parameters import OPBLOCK_DIMS, Parameters
+from hw.ordering import Ordering
+from hw.parameters import ARCHITECTURES, OPBLOCK_DIMS, Parameters
 
 
 def refusal(function, *arguments, **options) -> str:
@@ -18,7 +19,7 @@ def refusal(function, *arguments, **options) -> str:
     [
         (
             {"architecture": "handshaek"},
-            "architecture must be one of handshake, opblock, bisort, not 'handshaek'",
+            f"architecture must be one of {', '.join(ARCHITECTURES)}, not 'handshaek'",
         ),
         ({"cores": 0}, "cores must be an integer from 1 to 1024, not 0"),
         ({"cores": 2.0}, "cores must be an integer from 1 to 1024, not 2.0"),
@@ -56,6 +57,13 @@ def refusal(function, *arguments, **options) -> str:
             {"architecture": "bisort", "lanes": 4, "buffer": 24},
             "buffer of bisort must be a power of two from 8 on, not 24",
         ),
+        ({"fanout": 4}, "fanout is a parameter of splitjoin, not of handshake"),
+        (
+            {"architecture": "opblock", "ordering": Ordering()},
+            "ordering is a parameter of splitjoin, not of opblock",
+        ),
+        ({"architecture": "splitjoin", "fanout": 1}, "fanout must be an integer from 2 to 16, not 1"),
+        ({"architecture": "splitjoin", "ordering": "none"}, "ordering must be an Ordering, not 'none'"),
     ],
 )
 def test_refused(given, message):
@@ -66,6 +74,7 @@ def test_refused(given, message):
     "options, message",
     [
         ({"core": "8"}, "unknown parameter 'core'; accepted: buffer, cores, dims, lanes, segment"),
+        ({"fanout": "2"}, "unknown parameter 'fanout'; accepted: buffer, cores, dims, lanes, segment"),
         ({"cores": "eight"}, "cores must be an integer, not 'eight'"),
         ({"cores": ""}, "cores must be an integer, not ''"),
         (
@@ -82,6 +91,17 @@ def test_options_round_trip():
     parameters = Parameters(cores=3, segment=6, lanes=2, buffer=4, dims=(Dimension.parse("not_equal9"),))
     options = dict(option.split("=") for option in parameters.options().split("&"))
     assert Parameters.from_options("handshake", options) == parameters
+
+
+def test_trees_and_orders_are_of_some_architectures_only():
+    text = "cores=3&segment=4&lanes=4&buffer=16&dims=band8&fanout=3&ordering=comparisons:2"
+    parameters = Parameters.from_options("splitjoin", dict(option.split("=") for option in text.split("&")))
+    assert parameters.options() == text
+    plain = Parameters.from_options("splitjoin", {})
+    assert (plain.fanout, str(plain.ordering)) == (4, "none")
+    assert "fanout" not in Parameters().options() and "ordering" not in Parameters().options()
+    message = "ordering must be none, tuples:k or comparisons:k with k from 1 to 65536, not 'strict'"
+    assert refusal(Parameters.from_options, "splitjoin", {"ordering": "strict"}) == message
 
 
 def test_lanes_default_to_the_whole_segment():

@@ -17,9 +17,12 @@ CONFIGURATIONS = [
     Parameters(cores=5, segment=4, lanes=1, dims=(Dimension.parse("band64"), Dimension.parse("not_equal9"))),
     Parameters(cores=17, segment=2, lanes=2),
     Parameters("opblock", cores=3, segment=2, lanes=1, dims=OPBLOCK_DIMS[:2]),
+    Parameters("splitjoin", cores=5, segment=2, lanes=1, dims=(Dimension.parse("equal8"),), fanout=3),
 ]
 #: The module that each architecture places once per core.
-CORES = {"handshake": "HandshakeCore_", "opblock": "OpBlock_"}
+CORES = {"handshake": "HandshakeCore_", "opblock": "OpBlock_", "splitjoin": "SplitCore_"}
+#: Its gathering tree: the module of a node, how many streams a node takes, how many trees there are.
+TREES = {"handshake": ("Merge_", FANIN, 1), "opblock": ("Merge_", FANIN, 1), "splitjoin": ("Merger_", 3, 2)}
 
 
 @pytest.fixture(scope="module", params=CONFIGURATIONS, ids=lambda p: p.name)
@@ -86,12 +89,13 @@ def test_every_core_is_an_instance_of_one_module(parsed):
 
 def test_the_tree_has_a_node_per_group(parsed):
     parameters, modules = parsed
+    module, fanin, trees = TREES[parameters.architecture]
     nodes, streams = 0, parameters.cores
     while streams > 1:
-        streams = -(-streams // FANIN)
+        streams = -(-streams // fanin)
         nodes += streams
     placed = instances(modules, parameters.name)
-    assert sum(name.startswith("Merge_") for name in placed) == nodes
+    assert sum(name.startswith(module) for name in placed) == trees * nodes
 
 
 def test_nothing_is_defined_but_what_is_used(parsed):

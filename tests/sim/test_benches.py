@@ -1,13 +1,16 @@
-"""The cocotb benches on three configurations; `make sim` runs them on many more."""
+"""The cocotb benches on four configurations; `make sim` runs them on many more."""
 
 import pytest
 
+from hw.parameters import ARCHITECTURES
 from sim import regression
 
 from ..configurations import parameters
 
 
-@pytest.mark.parametrize("device, count", [("parallel", 51), ("serial", 51), ("opblock_serial", 51)])
+@pytest.mark.parametrize(
+    "device, count", [("parallel", 51), ("serial", 51), ("opblock_serial", 51), ("splitjoin_ordered", 53)]
+)
 def test_benches_pass(device, count, request):
     outcome = regression.run(parameters(device), seed=request.config.option.seed)
     assert outcome.failed == ()
@@ -21,5 +24,5 @@ def test_bad_parameters_are_one_line(capsys):
     assert regression.main(["--architecture", "soccer"]) == 2
     assert (
         capsys.readouterr().err
-        == "sim: architecture must be one of handshake, opblock, bisort, not 'soccer'\n"
+        == f"sim: architecture must be one of {', '.join(ARCHITECTURES)}, not 'soccer'\n"
     )

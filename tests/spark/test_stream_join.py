@@ -11,6 +11,7 @@ from pyspark.sql import types as T
 from pyspark.sql import window as W
 
 from hw.errors import ParameterError, SpecError
+from hw.parameters import ARCHITECTURES
 from spark_offload import explain, stream_join
 
 from ..configurations import DEVICES
@@ -338,7 +339,7 @@ def test_op_blocks_do_filters_and_prune_columns(streams, window, filters, column
         (
             {"offload": "sim", "architecture": "footshake"},
             ParameterError,
-            "architecture must be one of handshake, opblock, bisort or None, not 'footshake'",
+            f"architecture must be one of {', '.join(ARCHITECTURES)} or None, not 'footshake'",
         ),
         (
             {"offload": "sim", "architecture": "opblock", "device": DEVICES["default"]},
@@ -414,3 +415,23 @@ def test_bad_columns(spark, columns, message):
     with pytest.raises(SpecError) as caught:
         stream_join(spark.sql(f"SELECT 1 AS t, {columns}"), spark.sql("SELECT 1 AS t, 2 AS a"), BAND, 1, "t")
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"offload": "sim", "device": DEVICES["splitjoin"]}], ids=["cpu", "sim"]
+)
+@pytest.mark.parametrize("window", ["4 seconds", "9 rows"])
+def test_ordered_rows_go_by_both_arrivals(streams, options, window):
+    """Sorted in every partition, and each partition before the next."""
+    r, s = streams
+    joined = stream_join(
+        r, s, BAND, window, "ts", tiebreak=["seq"], partitions=4, ordered=True, **options
+    ).withColumn("part", F.spark_partition_id())
+    got = joined.collect()
+    assert len({row.part for row in got}) > 1
+    # R comes before S where time and tie-breaker are the same.
+    arrivals = [sorted([(row.r_ts, row.r_seq, 0), (row.s_ts, row.s_seq, 1)], reverse=True) for row in got]
+    assert arrivals == sorted(arrivals)
+    assert [row.part for row in got] == sorted(row.part for row in got)
+    plain = stream_join(r, s, BAND, window, "ts", tiebreak=["seq"])
+    assert bag(joined.drop("part")) == bag(plain)

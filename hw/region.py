@@ -1,0 +1,323 @@
+"""A region of a SplitJoin core: one stream's share of the window, which it stores and the other is shown.
+
+::
+
+              +--------------------------------------------------------+
+     input -->| [ skid ] -> address -> compare -> decide -> put out -> |--> output: pairs and stars
+              |                |   [ window ]               [ ids ] [ queue ]
+              +--------------------------------------------------------+
+
+For each tuple a region either stores, or processes: a tuple of its own stream is stored if it is its turn,
+and one of the other stream meets what is stored. Regions share nothing but their input.
+"""
+
+from itertools import pairwise
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import data, fifo, memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from .ledger import OPTION_LAYOUT
+from .parameters import Parameters
+from .punctuation import PUNCTUATED_LAYOUT, What
+from .skid import Skid
+from .socket import ID_WIDTH, Kind, box_layout, point_layout, tuple_layout
+from .window_memory import WindowMemory, ram_style
+
+
+class Region(wiring.Component):
+    """The part of the window of R, or of S (`of_s`), that the core at `position` keeps.
+
+    All regions of a stream see the same tuples, and each stores one in `cores` of them, by count. So all of
+    them are at the same place of their windows; only whether this core's turn has been differs.
+
+    A tuple of the other stream meets a row of `lanes` tuples per cycle, from the oldest row to the newest.
+    The row in which the next tuple is stored holds both. It comes last; where the order within a tuple
+    matters it comes first with the oldest, and again with the newest, and so that all regions star alike rows
+    that have expired are met too. Otherwise rows that are behind the horizon are left out. Overwriting is
+    the only expiry that changes a window.
+
+    Latency: `LATENCY` cycles from `input` to a pair in the first row, or a mark, on `output`.
+    Throughput: a word per cycle; but a tuple of the other stream takes `cycles(parameters)` in a full window,
+    and each pair or star after the first of a row one more.
+    """
+
+    LATENCY = 6
+
+    def __init__(self, parameters: Parameters, of_s: bool):
+        self._p = parameters
+        self._of_s = of_s
+        super().__init__(
+            {
+                "input": In(stream.Signature(tuple_layout(parameters.dims))),
+                "output": Out(stream.Signature(PUNCTUATED_LAYOUT)),
+                "position": In(range(parameters.cores)),
+                "dead": In(1),  # what is stored here is found no more
+                "found": Out(1),  # a pair is put out
+                "scans": Out(1),  # a row is met
+                "lost": Out(1),  # a live tuple was overwritten
+                "stalled": Out(1),  # what was found holds the region up
+            }
+        )
+
+    @staticmethod
+    def cycles(parameters: Parameters) -> int:
+        """How many rows a tuple meets in a full window of which nothing has expired."""
+        return parameters.segment // parameters.lanes + parameters.ordering.inner
+
+    def elaborate(self, platform):
+        m = Module()
+        p = self._p
+        lanes, depth, ordering = p.lanes, p.segment // p.lanes, p.ordering
+        m.submodules.skid = skid = Skid(self.input.payload.shape())
+        wiring.connect(m, wiring.flipped(self.input), skid.input)
+        stored_shape = (box_layout if self._of_s else point_layout)(p.dims)
+
+        # Stage 1: a word at the door, and the row that it meets.
+        now = skid.output.payload
+        go = Signal()  # the stages move on
+        own = now.kind == (Kind.S if self._of_s else Kind.R)
+        other = now.kind == (Kind.R if self._of_s else Kind.S)
+        flush = now.kind == Kind.FLUSH
+        moves = Signal()
+        leaves = Signal()  # with its last row
+        last_row = Signal()
+        m.d.comb += [
+            moves.eq(skid.output.valid & go),
+            leaves.eq(moves & (last_row | ~other)),
+            skid.output.ready.eq(go & (last_row | ~other)),
+            self.scans.eq(moves & other),
+        ]
+
+        # The place of the next tuple, and whose turn it is. Lanes of its row before it have newer tuples.
+        row, lane, turn = Signal(range(depth)), Signal(range(lanes)), Signal(range(p.cores))
+        full = Signal()  # every other place has a tuple
+        stored = Signal()  # this core's turn at this place has been
+        stores = own & (turn == self.position)
+        moves_on = Signal()  # to the next row
+        with m.If(leaves & own):
+            m.d.sync += turn.eq(turn + 1)
+            with m.If(stores):
+                m.d.sync += stored.eq(1)
+            with m.If(turn == p.cores - 1):
+                m.d.sync += [turn.eq(0), stored.eq(0), lane.eq(lane + 1)]
+                with m.If(lane == lanes - 1):
+                    m.d.comb += moves_on.eq(1)
+                    m.d.sync += [lane.eq(0), row.eq(row + 1)]
+                    with m.If(row == depth - 1):
+                        m.d.sync += [row.eq(0), full.eq(1)]
+        with m.If(leaves & flush):
+            m.d.sync += [signal.eq(0) for signal in (row, lane, turn, full, stored)]
+
+        # Rows, in order.
+        newer = Cat((lane > k) | ((lane == k) & stored) for k in range(lanes))
+        met = Signal(range(depth))
+        valid = Signal(lanes)
+        scanning = Signal()  # not the first row of a tuple
+        next_row = Signal.like(met)
+        with m.If(moves & other):
+            m.d.sync += [scanning.eq(~last_row), next_row.eq(_after(met, depth))]
+        first = Signal(range(depth))
+        m.d.comb += met.eq(Mux(scanning, next_row, first))
+        if ordering.inner:
+            oldest = full & ~scanning
+            m.d.comb += [
+                first.eq(Mux(full, row, 0)),
+                last_row.eq((met == row) & ~oldest),
+                valid.eq(Mux(last_row, newer, Mux(oldest, ~newer, (1 << lanes) - 1))),
+            ]
+        else:
+            m.d.comb += [
+                last_row.eq(met == row),
+                valid.eq(newer | (full | ~last_row).replicate(lanes)),
+            ]
+
+        # Stars: after so many tuples of both streams, or comparisons.
+        is_tuple = own | other
+        star = Const(ordering.unit != "none")
+        if ordering.unit == "tuples" and ordering.every > 1:
+            number = Signal(range(ordering.every))
+            star = number == ordering.every - 1
+            with m.If(leaves & is_tuple):
+                m.d.sync += number.eq(Mux(star, 0, number + 1))
+            with m.If(leaves & flush):
+                m.d.sync += number.eq(0)
+        token = Signal(What)  # what comes out after the pairs; a PAIR stands for nothing
+        with m.Switch(now.kind):
+            with m.Case(Kind.R, Kind.S):
+                m.d.comb += token.eq(Mux(star & (own | last_row), What.STAR, What.PAIR))
+            with m.Case(Kind.MARK):
+                m.d.comb += token.eq(What.MARK)
+            with m.Case(Kind.FLUSH, Kind.HORIZON_R, Kind.HORIZON_S):
+                m.d.comb += token.eq(What.PAIR)
+            with m.Default():
+                m.d.comb += token.eq(What.ERROR)
+
+        # What goes from stage to stage. `ends` are the lanes after which there is a star within the tuple.
+        operation = data.StructLayout(
+            {"kind": Kind, "id": ID_WIDTH, "stores": 1, "evicts": 1, "token": What}
+            | {"row": range(depth), "lane": range(lanes), "ends": lanes if ordering.inner else 0}
+        )
+        stages = [Signal(operation, name=f"stage_{k}", reset_less=True) for k in (2, 3, 4)]
+        busy = Signal(3)
+        meets = Signal(lanes, reset_less=True)
+        with m.If(go):
+            m.d.sync += [
+                busy.eq(Cat(moves, busy[:2])),
+                meets.eq(Mux(moves & other, valid, 0)),
+                stages[0].kind.eq(now.kind),
+                stages[0].id.eq(Mux(token == What.ERROR, now.kind.as_value(), now.id)),
+                stages[0].stores.eq(stores),
+                stages[0].evicts.eq(full),
+                stages[0].token.eq(token),
+                stages[0].row.eq(Mux(own, row, met)),
+                stages[0].lane.eq(lane),
+                *(after.eq(before) for before, after in pairwise(stages)),
+            ]
+            if ordering.inner:
+                # The newest tuples end with the star of the tuple that meets them.
+                passed_by = Cat(Mux(last_row, lane > k, ~oldest | (lane <= k)) for k in range(lanes))
+                m.d.sync += stages[0].ends.eq(Mux(other, self._boundaries(met) & passed_by, 0))
+
+        # Stage 2: comparisons, a register for each test. Stage 3: those that make a pair.
+        m.submodules.window = window = WindowMemory(stored_shape, lanes, depth)
+        stored_dims, probe_dims = now.dims.point, now.dims.box
+        if self._of_s:
+            stored_dims, probe_dims = probe_dims, stored_dims
+        probe = Signal(probe_dims.shape(), reset_less=True)
+        m.d.comb += [
+            window.go.eq(go),
+            window.write.eq(skid.output.valid & stores),
+            window.row.eq(row),
+            window.lane.eq(lane),
+            window.tuple.eq(stored_dims),
+            window.show.eq(met),
+        ]
+        matches = Signal(lanes)
+        with m.If(go):
+            m.d.sync += probe.eq(probe_dims)
+        for k, shown in enumerate(window.rows):
+            point, box = (probe, shown) if self._of_s else (shown, probe)
+            tests = [dim.contains(point[f"d{d}"], box[f"d{d}"]) for d, dim in enumerate(p.dims)]
+            passed = Signal(1 + len(tests), name=f"passed_{k}", reset_less=True)
+            with m.If(go):
+                m.d.sync += passed.eq(Cat(meets[k], tests))
+            m.d.comb += matches[k].eq(passed.all() & ~self.dead)
+
+        # Stage 4: pairs and stars, lane by lane, and the token.
+        last = stages[-1]
+        mask = Signal(lanes)
+        ends = Signal(lanes)
+        left = Signal(lanes)
+        lowest = Signal(lanes)
+        rest = mask & ~lowest
+        rest_of_ends = ends & ~(lowest & ~mask)
+        some = Signal()
+        is_pair = Signal()
+        room = Signal()  # stage 5 takes something
+        m.d.comb += [
+            left.eq(mask | ends),
+            *(lowest[k].eq(left[k] & ~left[:k].any()) for k in range(lanes)),
+            some.eq(left.any()),
+            is_pair.eq((mask & lowest).any()),
+            go.eq(~busy[-1] | (room & (~some | ~((rest | rest_of_ends).any() | (last.token != What.PAIR))))),
+            self.found.eq(room & is_pair),
+            self.stalled.eq(some & ~go),
+        ]
+        with m.If(go):
+            m.d.sync += mask.eq(Mux(busy[1], matches, 0))
+            if ordering.inner:
+                m.d.sync += ends.eq(Mux(busy[1], stages[1].ends, 0))
+        with m.Elif(room):
+            m.d.sync += mask.eq(rest)
+            if ordering.inner:
+                m.d.sync += ends.eq(rest_of_ends)
+
+        # Ids are written and read here, in the order of the words.
+        at = Signal(range(lanes))
+        for k in range(lanes):
+            with m.If(lowest[k]):
+                m.d.comb += at.eq(k)
+        finishes = busy[-1] & go
+        evicts = finishes & last.stores & last.evicts
+        address = Cat(Mux(last.stores, last.lane, at), last.row)
+        m.submodules.ids = ids = memory.Memory(
+            shape=ID_WIDTH, depth=1 << len(address), init=[], attrs=ram_style(ID_WIDTH, 1 << len(address))
+        )
+        write, read = ids.write_port(), ids.read_port()
+        m.d.comb += [
+            write.addr.eq(address),
+            write.data.eq(last.id),
+            write.en.eq(finishes & last.stores),
+            read.addr.eq(address),
+            read.en.eq(room),
+        ]
+        horizon = Signal(OPTION_LAYOUT)
+        behind = (read.data - horizon.id)[:ID_WIDTH].as_signed() < 0
+        evicted = Signal()
+        m.d.sync += evicted.eq(evicts)
+        m.d.comb += self.lost.eq(evicted & horizon.valid & ~behind)
+        with m.If(finishes & (last.kind == (Kind.HORIZON_S if self._of_s else Kind.HORIZON_R))):
+            m.d.sync += [horizon.valid.eq(1), horizon.id.eq(last.id)]
+        with m.If(finishes & (last.kind == Kind.FLUSH)):
+            m.d.sync += horizon.valid.eq(0)
+
+        # Rows whose newest tuple is behind the horizon expire, while nothing else needs the ids. Those of
+        # tuples that are yet to be stored are not known.
+        if depth > 1 and not ordering.inner:
+            oldest_row = Signal(range(depth))
+            looking = Signal()
+            m.d.comb += first.eq(oldest_row)
+            unknown = Cat(busy[k] & stage.stores for k, stage in enumerate(stages)).any()
+            looks = room & ~is_pair & ~unknown & ~looking & (oldest_row != row) & ~moves_on
+            with m.If(looks):
+                m.d.comb += read.addr.eq(Cat(Const(lanes - 1, len(lane)), oldest_row))
+            m.d.sync += looking.eq(looks)
+            with m.If((looking & horizon.valid & behind) | (moves_on & (oldest_row == _after(row, depth)))):
+                m.d.sync += oldest_row.eq(_after(oldest_row, depth))
+            with m.If(leaves & flush):
+                m.d.sync += [oldest_row.eq(0), looking.eq(0)]
+
+        # Stage 5: what is found, with its ids.
+        found = Signal(PUNCTUATED_LAYOUT)
+        what = Signal(What, reset_less=True)
+        from_s = Signal(reset_less=True)
+        probe_id = Signal(ID_WIDTH, reset_less=True)
+        waiting = Signal()
+        m.submodules.queue = queue = fifo.SyncFIFO(width=PUNCTUATED_LAYOUT.size, depth=p.buffer)
+        m.d.comb += room.eq(~waiting | queue.w_rdy)
+        with m.If(room):
+            m.d.sync += [
+                waiting.eq(busy[-1] & (some | (last.token != What.PAIR))),
+                what.eq(Mux(some, Mux(is_pair, What.PAIR, What.INNER), last.token)),
+                from_s.eq(last.kind == Kind.S),
+                probe_id.eq(last.id),
+            ]
+        pair_ids = (probe_id, read.data) if self._of_s else (read.data, probe_id)
+        m.d.comb += [
+            found.what.eq(what),
+            found.from_s.eq(from_s),
+            queue.w_data.eq(found),
+            queue.w_en.eq(waiting),
+            self.output.payload.eq(queue.r_data),
+            self.output.valid.eq(queue.r_rdy),
+            queue.r_en.eq(self.output.ready),
+        ]
+        with m.If(what == What.PAIR):
+            m.d.comb += [found.body.pair.r_id.eq(pair_ids[0]), found.body.pair.s_id.eq(pair_ids[1])]
+        with m.Else():
+            m.d.comb += found.body.id.eq(probe_id)
+        return m
+
+    def _boundaries(self, row: Value) -> Value:
+        """The lanes of a row after which as many comparisons as make a star are done."""
+        p = self._p
+        every = p.ordering.every
+        ends = [(slot + 1) % every == 0 or slot + 1 == p.segment for slot in range(p.segment)]
+        table = Const(sum(end << slot for slot, end in enumerate(ends)), p.segment)
+        return table.word_select(row, p.lanes)
+
+
+def _after(row: Value, depth: int) -> Value:
+    """The row after another, the first after the last."""
+    return Mux(row == depth - 1, 0, row + 1)[: len(row)]

@@ -1,0 +1,61 @@
+"""A core of SplitJoin: a region of each stream, side by side.
+
+::
+
+                     +-> [ region of R ] -> flow of S: what S tuples find
+        tuples -> [fork]
+                     +-> [ region of S ] -> flow of R
+"""
+
+from amaranth import Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from .broadcast import fork
+from .parameters import Parameters
+from .punctuation import PUNCTUATED_LAYOUT
+from .region import Region
+from .socket import tuple_layout
+from .stamp import Stamp
+
+
+class SplitCore(wiring.Component):
+    """The core at `position`: of each tuple one region may store it while the other processes it.
+
+    Each region takes the tuples when it can, so that one is up to two words ahead of the other.
+
+    Latency and throughput: those of `Region`; a word is taken when both regions have taken it.
+    """
+
+    def __init__(self, parameters: Parameters):
+        self._parameters = parameters
+        super().__init__(
+            {
+                "tuples": In(stream.Signature(tuple_layout(parameters.dims))),
+                "flows": Out(stream.Signature(PUNCTUATED_LAYOUT)).array(2),  # of R, of S
+                "position": In(range(parameters.cores)),
+                "dead": In(1),  # this core finds nothing more, but its stars go on
+                "found": Out(1),  # a pair is put out
+                "scans": Out(range(3)),  # rows that are met
+                "lost": Out(range(3)),  # live tuples that were overwritten
+                "stalled": Out(1),  # what was found holds a region up
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        # R tuples find what the region of S stores.
+        regions = [Stamp(Region, self._parameters, of_s) for of_s in (True, False)]
+        m.submodules.s_region, m.submodules.r_region = regions
+        fork(m, self.tuples, [region.input for region in regions])
+        for region, flow in zip(regions, self.flows):
+            wiring.connect(m, region.output, wiring.flipped(flow))
+            m.d.comb += [region.position.eq(self.position), region.dead.eq(self.dead)]
+        one, other = regions
+        m.d.comb += [
+            self.found.eq(one.found | other.found),
+            self.scans.eq(one.scans + other.scans),
+            self.lost.eq(one.lost + other.lost),
+            self.stalled.eq(one.stalled | other.stalled),
+        ]
+        return m
