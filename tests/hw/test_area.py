@@ -1,13 +1,16 @@
 """What a core costs on the papers' chip family, in LUTs, its share of result collection included."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from hw.area import PAPER, measure
+from hw.area import PAPER, area_of, measure
 from hw.dimension import Dimension
 from hw.joiner import JOINERS
+from hw.netlist import synthesise
 from hw.parameters import ARCHITECTURES
+from hw.verilog import emit
 
 
 @pytest.mark.parametrize("lanes, most", [(PAPER.segment, 800), (1, 350)])
@@ -23,6 +26,14 @@ def test_cores_cost_no_more_than_planned_and_no_more_in_longer_chains(lanes, mos
 def test_programmable_blocks_cost_no_more_than_planned():
     block = replace(PAPER, architecture="opblock", cores=4, lanes=1, dims=(Dimension.parse("band32"),))
     assert measure(block).luts / 4 <= 1200
+
+
+def test_large_windows_are_in_block_ram():
+    """A bank of 128 keys and the ids beside it, of each stream; the netlists in simulation do without."""
+    p = replace(PAPER, architecture="splitjoin", cores=1, segment=128, lanes=1)
+    assert measure(p).block_rams == 4
+    cells = synthesise(emit(p), p.name, "xc6v").module["cells"].values()
+    assert area_of(Counter(cell["type"] for cell in cells)).block_rams == 0
 
 
 def test_every_architecture_has_a_joiner():
