@@ -44,7 +44,8 @@ def synthesise(verilog: str, top: str, family: str) -> Netlist:
     commands = re.sub(r"^synth_\w+", r"\g<0> -nobram", SYNTHESIS[family].format(top=top), flags=re.MULTILINE)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        (folder / "top.v").write_text(verilog)
+        # ... also where block RAM was asked for.
+        (folder / "top.v").write_text(verilog.replace('ram_style = "block"', 'ram_style = "auto"'))
         tools.run_yosys(
             "read_verilog top.v\n"
             f"{commands}"

@@ -45,7 +45,8 @@ class SplitJoin(wiring.Component):
 
     - a tuple takes `depth` cycles of the regions of the other stream and 1 of those of its own. Both work at
       the same time, so that throughput is one tuple every `depth` cycles if all are of one stream, and every
-      `(depth + 1) / 2` if streams alternate;
+      `(depth + 1) / 2` if streams alternate. Where the order within a tuple is kept, tuples are gathered
+      one after another, and stars that are more than rows take a cycle each;
     - `latency(parameters)`, which is `7 + 2 * levels`, cycles pass from a tuple's transfer on `tuples` to a
       pair on `results` if the two meet in the first row, and one more for each row before it;
     - so all pairs of a tuple are out, if none competes with another, after `processing_latency(parameters)`

@@ -32,7 +32,7 @@ CHAINS = (
     Parameters("splitjoin"),
     Parameters("splitjoin", cores=64, segment=8, lanes=8, dims=KEY),
     *(
-        Parameters("splitjoin", cores=64, segment=8, lanes=1, dims=KEY, ordering=Ordering.parse(ordering))
+        Parameters("splitjoin", cores=16, segment=8, lanes=1, dims=KEY, ordering=Ordering.parse(ordering))
         for ordering in ("none", "tuples:64", "tuples:8", "tuples:1", "comparisons:4", "comparisons:1")
     ),
 )

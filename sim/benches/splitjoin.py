@@ -36,7 +36,10 @@ async def throughput_of_one_stream_is_a_tuple_per_window(dut):
 
 @cocotb.test()
 async def regions_work_at_the_same_time(dut):
-    """Two tuples, one of each stream, take the cycles of one that is processed and one that is stored."""
+    """Two tuples, one of each stream, take the cycles of one that is processed and one that is stored.
+
+    Unless their order within a tuple is kept: then stars are gathered tuple by tuple.
+    """
     bench = await Testbench.start(dut)
     p = bench.parameters
     pairs = 3 * p.capacity + 20
@@ -44,8 +47,10 @@ async def regions_work_at_the_same_time(dut):
     traffic = await bench.exchange(words.reshape(2 * pairs, -1), until=None)
     took = np.diff(traffic.taken[-2 * p.capacity - 1 :: 2])
     cocotb.log.info("cycles per tuple of alternating streams: %.3f", took.mean() / 2)
-    if _steady(bench):
+    if not p.ordering.inner:
         assert took.mean() == Region.cycles(p) + 1
+    else:
+        assert took.mean() > Region.cycles(p)
 
 
 @cocotb.test()

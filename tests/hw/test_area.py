@@ -1,16 +1,18 @@
 """What a core costs on the papers' chip family, in LUTs, its share of result collection included."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from hw.area import PAPER, mapped, measure
+from hw.area import PAPER, area_of, mapped, measure
 from hw.dimension import Dimension
 from hw.engines import RECORD
 from hw.flit_merger import FlitMerger
 from hw.joiner import JOINERS
+from hw.netlist import synthesise
 from hw.parameters import ARCHITECTURES
-from hw.verilog import whole
+from hw.verilog import emit, whole
 
 
 @pytest.mark.parametrize("lanes, most", [(PAPER.segment, 800), (1, 350)])
@@ -33,6 +35,14 @@ def test_a_merger_costs_no_more_than_planned():
     assert area.luts <= 800
     # Its queues are in distributed RAM.
     assert area.ram > 0 and area.flip_flops < 700
+
+
+def test_large_windows_are_in_block_ram():
+    """A bank of 128 keys and the ids beside it, of each stream; the netlists in simulation do without."""
+    p = replace(PAPER, architecture="splitjoin", cores=1, segment=128, lanes=1)
+    assert measure(p).block_rams == 4
+    cells = synthesise(emit(p), p.name, "xc6v").module["cells"].values()
+    assert area_of(Counter(cell["type"] for cell in cells)).block_rams == 0
 
 
 def test_every_architecture_has_a_joiner():
