@@ -1,4 +1,4 @@
-"""What mergers and probers cost for 1 to 16 records per cycle: `make engines` prints cells and MHz.
+"""Cells and MHz of mergers, probers and all of `bisort`, for 1 to 16 records per cycle: `make engines`.
 
 Cells are mapped by yosys for Virtex-6, as in `hw/area.py`; the clock is that of an ECP5-85F, placed and
 routed and kept as in `hw/timing.py`.
@@ -14,6 +14,8 @@ from . import timing, tools
 from .area import mapped
 from .dimension import Dimension
 from .flit_merger import FlitMerger
+from .joiner import joiner
+from .parameters import Parameters
 from .pinned import emit_alone
 from .prober import Prober
 from .search import Search
@@ -39,6 +41,7 @@ ENGINES = {
         batch=BATCH,
         address_width=32,
     ),
+    "bisort": lambda lanes: joiner(Parameters("bisort", 4, PARTITION * PARTITIONS, lanes, BATCH, DIMS)),
 }
 
 
@@ -81,6 +84,7 @@ def main() -> None:
         f"yosys {tools.yosys().version};\nECP5-85F, routed with one seed, asked for {timing.ASKED_MHZ} MHz, "
         "between registers that are counted too.\nThe search has two indexes of "
         f"{PARTITIONS} partitions and a batch of {BATCH}; the prober is a part of it.\n"
+        f"All of bisort has windows of 4 subwindows of {PARTITION * PARTITIONS} tuples.\n"
     )
     print(tabulate(rows, headers, floatfmt=".1f"))
 

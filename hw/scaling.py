@@ -39,12 +39,13 @@ _CORRECTIONS = 5
 
 
 def variants() -> list[Parameters]:
-    """The chains of the figure, in any number of cores."""
+    """The joiners of the figure, in any number of cores; those of `bisort` are no gateware (`make engines`)."""
     # The blocks of `opblock` have no other dimensions than bands.
     dims = {"opblock": (Dimension.parse("band32"),)}
     return [
         replace(PAPER, architecture=architecture, lanes=lanes, dims=dims.get(architecture, KEY))
         for architecture in ARCHITECTURES
+        if architecture != "bisort"
         for lanes in (PAPER.segment, 1)
     ]
 
