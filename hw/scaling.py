@@ -39,7 +39,7 @@ _CORRECTIONS = 5
 
 
 def variants() -> list[Parameters]:
-    """The joiners of the figure, in any number of cores; those of `bisort` are no gateware (`make engines`)."""
+    """The joiners of the figure, in any number of cores; `bisort` has its own in memory (`make engines`)."""
     # The blocks of `opblock` have no other dimensions than bands.
     dims = {"opblock": (Dimension.parse("band32"),)}
     return [
