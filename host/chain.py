@@ -11,12 +11,12 @@ from hw.errors import ParameterError
 from hw.socket import Tag
 from hw.words import Results
 
-from .arrival import Arrivals, Side
+from .arrival import Arrivals, Side, in_order
 from .batches import batches, end
 from .chain_fit import ChainFit, encode
 from .device import Device
 from .output import joined_rows
-from .program import Program, compile_queries, enter
+from .program import CHANNELS, Program, compile_queries, enter
 from .runner import Runner, Stats
 from .session import JoinResult, Session
 from .share import Sharing
@@ -58,11 +58,13 @@ class ChainSession:
     # Several joins at once
 
     def _fits(self, specs: Sequence[JoinSpec]) -> tuple[list[ChainFit], Program]:
-        """Each join on a channel of its own; filters are done by blocks if there are enough for all."""
+        """Each join on a channel of its own; filters are done by blocks if all have blocks and channels."""
         for push in (True, False):
             fits = [ChainFit(spec, self._p, channel=k, push=push) for k, spec in enumerate(specs)]
             queries = [fit.query([]) for fit in fits]
-            if not push or sum(query.blocks for query in queries) <= self._p.cores:
+            # A filter takes a block and a channel.
+            channels = len(queries) + sum(len(query.filters) for query in queries)
+            if not push or (sum(query.blocks for query in queries) <= self._p.cores and channels <= CHANNELS):
                 break
         program = compile_queries(queries, self._p)
         for k, fit in enumerate(fits):
@@ -185,8 +187,7 @@ class ChainSession:
     def _in_turn(self, inner, outer, arrivals: Arrivals, third: Side) -> tuple[pa.Table, Stats]:
         """The pairs, and then their composites with the third stream."""
         pairs = self._session(inner).join(arrivals)
-        places = arrivals.r.place[pairs.r], arrivals.s.place[pairs.s]
-        order = np.lexsort([np.minimum(*places), np.maximum(*places)])
+        order = in_order(arrivals, pairs.r, pairs.s)
         rows, time = composites(inner, arrivals, pairs.r[order], pairs.s[order])
         is_t = np.argsort(np.concatenate([time, third.time]), kind="stable") >= len(time)
         both = Arrivals.ordered(rows, third.rows, time, third.time, is_t)

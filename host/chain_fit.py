@@ -12,7 +12,7 @@ from hw.parameters import Parameters
 from .arrival import Arrivals
 from .expression import Node
 from .fit import Codes, Fit
-from .program import Query, Selection, Term, compile_queries
+from .program import CHANNELS, Query, Selection, Term, compile_queries
 from .pushdown import Pushed
 from .spec import Encoded, JoinSpec
 
@@ -71,8 +71,12 @@ class ChainFit(Fit):
             else:
                 self._refused[tests[0].term] = "no device dimension is free for it"
                 return
-        if len({(test.side, block) for test, (_, block) in placed}) >= self._parameters.cores:
+        blocks = len({(test.side, block) for test, (_, block) in placed})
+        if blocks >= self._parameters.cores:
             self._refused[tests[0].term] = "no block is free for it"
+            return
+        if blocks >= CHANNELS:
+            self._refused[tests[0].term] = "no channel is free for it"
             return
         self.pushed, self._places = ([pair[k] for pair in placed] for k in (0, 1))
 

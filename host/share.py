@@ -199,10 +199,12 @@ class Sharing:
         """Of all points that share a box with this one: the smallest, the largest, how far to shift their
         codes, and the code of what is nowhere among them.
         """
-        together = {point}
-        for _ in self._edges:
-            met = {box for edges in self._edges for p, box in edges if p in together}
-            together |= {p for edges in self._edges for p, box in edges if box in met}
+        edges = [edge for edges in self._edges for edge in edges]
+        together, known = {point}, 0
+        while len(together) > known:
+            known = len(together)
+            met = {box for p, box in edges if p in together}
+            together |= {p for p, box in edges if box in met}
         values = np.concatenate([points[p][0][points[p][1]] for p in together])
         smallest, largest = (int(values.min()), int(values.max())) if len(values) else (0, 0)
         nowhere = largest - smallest + 1

@@ -235,7 +235,11 @@ class ThreeWay:
         if (ids[1:] == ids[:-1]).any():
             raise DeviceError("the device gave two composites one id, after too many of them in one run")
         pairs = (results.tag == Tag.PAIR.value) & (results.query == 1)
-        used, composite = np.unique(np.searchsorted(ids, results.r_id[pairs]), return_inverse=True)
+        asked = results.r_id[pairs]
+        unknown = asked[~np.isin(asked, ids)]
+        if len(unknown):
+            raise DeviceError(f"the device paired the composite {unknown[0]}, which it has not put out")
+        used, composite = np.unique(np.searchsorted(ids, asked), return_inverse=True)
         t_box = results.s_id[pairs].astype(np.int64)
         point, box = (
             part[made][order][used].astype(np.int64) for part in (results.composite_r, results.composite_s)

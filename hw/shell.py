@@ -23,7 +23,7 @@ from .frame import COUNTERS, IDENTITY_WORD, MAGIC, NUMBERS, VERSION, FrameKind, 
 from .frame_ring import FrameRing
 from .framer import Framer
 from .joiner import joiner, memory_port
-from .parameters import Parameters
+from .parameters import ARCHITECTURES, Parameters
 from .skid import Skid
 from .socket import RESULT_LAYOUT, tuple_layout
 from .stamp import Stamp
@@ -111,9 +111,10 @@ class Shell(wiring.Component):
 
     def __init__(self, parameters: Parameters, link: Link, build: bytes = bytes(32)):
         if memory_port(parameters):
+            accepted = ", ".join(name for name in ARCHITECTURES if name != parameters.architecture)
             raise ParameterError(
                 f"architecture {parameters.architecture} needs external memory, which no board behind a link "
-                "wires; accepted: handshake, opblock"
+                f"wires; accepted: {accepted}"
             )
         self._parameters = parameters
         self._link = link

@@ -1,6 +1,7 @@
 """Several joins at once on a chain of OP-Blocks, and joins of three streams, against the oracle."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -10,9 +11,12 @@ import pytest
 from host.chain import ChainSession
 from host.device import open_device
 from host.session import Session
+from host.share import Sharing
 from host.spec import JoinSpec
 from host.three_way import COMPOSITE_TIME, ThreeWay, composite_schema
+from hw.dimension import Dimension
 from hw.errors import DataError, ParameterError, SpecError
+from hw.parameters import Parameters
 from hw.socket import Kind, tuple_layout
 from hw.words import unpack
 from sim.oracle import Windows, three_steps, three_streams
@@ -381,6 +385,14 @@ def test_more_queries_than_blocks_are_refused(rng):
             ChainSession(device).join_all(specs, [spec.arrange(r, s) for spec in specs])
 
 
+def test_filters_for_which_no_channel_is_left_are_the_hosts(rng):
+    r, s = table(rng, 3, "x", "y"), table(rng, 3, "x", "y")
+    specs = [JoinSpec("r.x = s.x AND r.y > 3", 5, "ts", r.schema, s.schema)] * 9
+    p = Parameters("opblock", 18, 1, 1, dims=(Dimension.parse("band8"),) * 3)
+    text = ChainSession(SimpleNamespace(parameters=p, url="sim:opblock")).explain(specs)
+    assert "select R where" not in text
+
+
 def test_explain_lists_all_queries(rng):
     r, s = table(rng, 3, "x", "y"), table(rng, 3, "x", "y")
     specs = [JoinSpec(on, 5, "ts", r.schema, s.schema) for on in ("r.x = s.x AND r.y > 3", "r.y < s.y")]
@@ -393,7 +405,7 @@ def test_explain_lists_all_queries(rng):
     )
 
 
-def test_filters_that_guard_an_expression_are_left_to_the_host(rng):
+def test_filters_that_guard_an_expression_are_left_to_the_host():
     """Where `on` would fail on a row that a filter keeps out, the host filters first; else it does fail."""
     r = pa.table({"ts": [1, 2], "x": pa.array([2**31 - 1, 5], pa.int32()), "id": [0, 1]})
     s = pa.table({"ts": [1, 2], "a": pa.array([1, 6], pa.int32()), "id": [0, 1]})
@@ -555,3 +567,18 @@ def test_coarse_filters_are_rechecked(rng, span):
 
     want = steps(r.to_pylist(), s.to_pylist(), 8, 8, matches)
     assert found == Counter((a["id"], b["id"]) for a, b in want)
+
+
+def test_points_that_share_boxes_through_others_have_codes_of_one_range(rng):
+    """Of a chain of four, a is compared with x, x with b, b with y, and so on: all count from one point."""
+    r, s = table(rng, 20, "a", "b", "c", "d"), table(rng, 20, "x", "y", "z")
+    r = r.set_column(1, "a", pc.add(r["a"], 1000).cast(pa.int32()))
+    conditions = ("r.a = s.x AND r.b = s.y AND r.c = s.z", "r.b = s.x AND r.c = s.y AND r.d = s.z")
+    specs = [JoinSpec(on, 5, "ts", r.schema, s.schema) for on in conditions]
+    arrivals = specs[0].arrange(r, s)
+    sharing = Sharing(specs, Parameters("opblock", 8, 16, 16, dims=(Dimension.parse("band32"),) * 6))
+    assert not sharing.refused
+    points, _ = sharing._gathered([spec.encode(arrivals) for spec in specs], np.arange(20), np.arange(20))
+    values = {point for spec in specs for point, _ in spec.made_of()[:3]}
+    assert len(values) == 4
+    assert len({sharing._range(point, points, 32) for point in values}) == 1
