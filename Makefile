@@ -39,7 +39,7 @@ area: $(STAMP) ## cells on xc6v, mapped, by number of cores
 timing: $(STAMP) ## cells and MHz on ECP5, placed and routed: make timing CORES=4,16 (SEEDS=)
 	$(PYTHON) -m hw.timing $(if $(CORES),--cores $(CORES)) $(if $(SEEDS),--seeds $(SEEDS))
 
-engines: $(STAMP) ## cells and MHz of mergers and probers for 1 to 16 records per cycle
+engines: $(STAMP) ## cells and MHz of mergers, probers and all of BI-Sort for 1 to 16 records per cycle
 	$(PYTHON) -m hw.engines
 
 figures: $(STAMP) ## MHz against cores up to a full ECP5; hours, goes on after a stop (CORES= SEEDS=)
