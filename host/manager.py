@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hw.bisort import MOST_WITH_RANGES
 from hw.errors import DataError, DeviceError, ParameterError
 from hw.record import key_bound
 from hw.socket import ID_WIDTH, RESULT_LAYOUT, Fault, Kind, Tag
@@ -90,8 +91,9 @@ class Manager:
     The devices decide the dimensions that they have, the manager the `window`. Tuples are sent when `batch`
     of a stream have been collected (as many as the devices take, unless given), when those of `span` time
     have, or when `poll` asks. With `lateness`, tuples may come as much time behind the newest; later ones are
-    dropped and counted, and windows of rows hold tuples back until none can come before them. With `ranges`
-    the devices answer with ranges, and the rows are found here.
+    dropped and counted, and windows of rows hold tuples back until none can come before them; without it
+    they refuse tuples that are not newer than all pushed before. With `ranges` the devices answer with
+    ranges, and the rows are found here. After a failure of an exchange or an answer it refuses to go on.
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class Manager:
         lateness: int = 0,
         ranges: bool = False,
     ):
-        parameters = _checked(devices)
+        parameters = _checked(devices, ranges)
         if batch is not None and not 1 <= batch <= parameters.buffer:
             raise ParameterError(
                 f"batch must be from 1 to {parameters.buffer}, the devices' buffer, not {batch!r}"
@@ -124,6 +126,7 @@ class Manager:
         self._held: list[tuple[str, Tuples, np.ndarray]] = []
         self._streams = {side: Stream() for side in SIDES}
         self._found: list[tuple[np.ndarray, np.ndarray]] = []
+        self._failure: BaseException | None = None
         self._threads = ThreadPoolExecutor(len(devices))
         for device in devices:
             device.restart()
@@ -147,11 +150,18 @@ class Manager:
     # Collecting
 
     def push(self, r: Tuples | None = None, s: Tuples | None = None) -> None:
-        """Takes tuples of both streams; those of equal time come R first, then in the order given."""
+        """Takes tuples of both streams; those of equal time come R first, then in the order given.
+
+        Tuples of a wrong shape or out of order are refused, and leave the manager as it was.
+        """
+        self._check_working()
+        pushed = {side: given for side, given in zip(SIDES, (r, s)) if given is not None}
+        for side, given in pushed.items():
+            _check_tuples(side, given, len(self._parameters.dims))
+        if self._by_rows and not self._lateness:
+            self._check_newer([given.time for given in pushed.values() if len(given.time)])
         watermark = self._watermark()
-        for side, given in zip(SIDES, (r, s)):
-            if given is None:
-                continue
+        for side, given in pushed.items():
             stream = self._streams[side]
             rows = stream.rows + np.arange(len(given.time))
             stream.rows += len(rows)
@@ -169,11 +179,30 @@ class Manager:
 
         With `last` nothing more will come, so that nothing is held back.
         """
+        self._check_working()
         if last:
             self._arrive(None)
         self._process()
         found, self._found = self._found, []
         return tuple(np.concatenate([pair[k] for pair in found] or [np.empty(0, np.int64)]) for k in range(2))
+
+    def _check_working(self) -> None:
+        """Refuses to go on after a failure: what the devices hold is no longer known."""
+        if self._failure is not None:
+            raise DeviceError(
+                "the manager cannot go on after a failure, make a new one: "
+                f"{type(self._failure).__name__}: {self._failure}"
+            ) from self._failure
+
+    def _check_newer(self, times: list[np.ndarray]) -> None:
+        """Refuses tuples whose place is before, or could be before, that of tuples that have arrived."""
+        oldest = min((int(part.min()) for part in times), default=None)
+        pushed = any(stream.rows for stream in self._streams.values())
+        if pushed and oldest is not None and oldest <= self._newest:
+            raise DataError(
+                f"pushed tuples must have times after that of the newest before them ({self._newest}) where "
+                f"windows are of rows and lateness is 0, not {oldest}"
+            )
 
     def _watermark(self) -> int:
         return max(_LOWEST, self._newest - self._lateness) if self._newest > _LOWEST else _LOWEST
@@ -239,8 +268,12 @@ class Manager:
                 break
             side = min(waiting, key=lambda side: waiting[side][0])
             stream = self._streams[side]
-            self._send(side, stream.sent, min(stream.end, stream.sent + self._batch))
-            self._expire()
+            try:
+                self._send(side, stream.sent, min(stream.end, stream.sent + self._batch))
+                self._expire()
+            except BaseException as failure:
+                self._failure = failure
+                raise
 
     def _send(self, side: str, start: int, end: int) -> None:
         """One batch: it probes every device with tuples of the other stream, and goes into the newest
@@ -389,8 +422,11 @@ class Manager:
             return (r >= boxes.before[s_at] - self._sizes["r"]) & (
                 s >= points.before[r_at] - self._sizes["s"]
             )
-        age = points.time[r_at] - boxes.time[s_at]
-        return (age >= -self._sizes["r"]) & (age <= self._sizes["s"])
+        r_time, s_time = points.time[r_at], boxes.time[s_at]
+        # Times may be more than an int64 apart; the later less the earlier is right modulo 2**64.
+        later = r_time >= s_time
+        apart = np.where(later, r_time - s_time, s_time - r_time).astype(np.uint64)
+        return np.where(later, apart <= self._sizes["s"], apart <= self._sizes["r"])
 
     def _expire(self) -> None:
         """Expires the subwindows that no later tuple can meet, and forgets their tuples."""
@@ -398,9 +434,10 @@ class Manager:
             other = self._streams["s" if side == "r" else "r"]
             # What comes later, or waits, meets nothing before this.
             if self._by_rows:
-                live = min(other.before[other.sent - other.first :], default=stream.end) - self._sizes[side]
+                met = other.before[other.sent - other.first :].min(initial=stream.end)
             else:
-                live = min([self._watermark(), *other.waiting]) - self._sizes[side]
+                met = other.waiting.min(initial=self._watermark())
+            live = int(met) - self._sizes[side]
             expired = []
             # The newest stays: it is what tuples go into.
             while len(stream.subwindows) > 1:
@@ -424,7 +461,25 @@ class Manager:
                     bound[:] = [codes[gone:] for codes in bound]
 
 
-def _checked(devices: Sequence[Device]):
+def _check_tuples(side: str, given: Tuples, dims: int) -> None:
+    """Refuses tuples of `side` that are not as devices with `dims` dimensions take them."""
+    if given.time.dtype != np.int64:
+        raise DataError(f"pushed tuples of {side}: time must be int64, not {given.time.dtype}")
+    for name, bound, count in (("lo", given.lo, dims), ("hi", given.hi, dims if side == "s" else 0)):
+        if len(bound) != count:
+            why = "one for each dimension of the devices" if count else "because points have lo alone"
+            raise DataError(
+                f"pushed tuples of {side}: {name} must be {count} arrays, {why}, not {len(bound)}"
+            )
+        for k, codes in enumerate(bound):
+            if len(codes) != len(given.time):
+                raise DataError(
+                    f"pushed tuples of {side}: {name}[{k}] must be as long as time ({len(given.time)}), "
+                    f"not {len(codes)}"
+                )
+
+
+def _checked(devices: Sequence[Device], ranges: bool):
     """The parameters of devices that a manager can use."""
     if not devices:
         raise ParameterError("a manager needs at least one device, not 0")
@@ -436,4 +491,8 @@ def _checked(devices: Sequence[Device]):
                 f"{parameters.options()}, not {device.parameters.architecture} "
                 f"with {device.parameters.options()}"
             )
+    if ranges and parameters.cores >= MOST_WITH_RANGES:
+        raise ParameterError(
+            f"ranges need devices with at most {MOST_WITH_RANGES - 1} cores, not {parameters.cores}"
+        )
     return parameters

@@ -7,7 +7,10 @@
             device device    [ oracle ]
 """
 
+import re
+from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +18,11 @@ import pytest
 from host.device import open_device
 from host.manager import Manager, Tuples
 from host.window import Window
-from hw.errors import DataError, ParameterError
+from hw.errors import DataError, DeviceError, ParameterError
+from hw.parameters import Parameters
+from hw.socket import Kind
+from hw.subwindow_command import Command, encode
+from hw.words import pack_control
 
 from ..configurations import DEVICES, parameters
 
@@ -125,14 +132,21 @@ def test_windows_of_rows(devices, rng):
     assert (table == _expected(r, s, window)).all()
 
 
-def test_rows_behind_the_watermark_are_dropped_and_counted(devices):
-    def one(time):
-        codes = [np.zeros(len(time), np.uint64)] * len(DIMS)
-        return np.array(time, np.int64), codes
+def _points(*times: int) -> Tuples:
+    """R tuples that meet all of `_boxes`."""
+    return Tuples(np.array(times, np.int64), [np.zeros(len(times), np.uint64)] * len(DIMS))
 
+
+def _boxes(*times: int) -> Tuples:
+    """S tuples that meet all of `_points`."""
+    points = _points(*times)
+    return replace(points, hi=points.lo)
+
+
+def test_rows_behind_the_watermark_are_dropped_and_counted(devices):
     with Manager(devices, Window("time", 100, 100), lateness=10) as manager:
-        manager.push(Tuples(*one([50])), Tuples(*one([50]), one([50])[1]))
-        manager.push(Tuples(*one([39, 40, 60])), Tuples(*one([39]), one([39])[1]))
+        manager.push(_points(50), _boxes(50))
+        manager.push(_points(39, 40, 60), _boxes(39))
         r, s = manager.poll()
         assert manager.late == (1, 1)
         assert sorted(zip(r.tolist(), s.tolist())) == [(0, 0), (2, 0), (3, 0)]
@@ -154,3 +168,84 @@ def test_refusals(devices):
         pytest.raises(DataError, match="needs more than 6 subwindows of 8 tuples, which is what 2"),
     ):
         manager.push(r, s)
+    wide = SimpleNamespace(url="wide", parameters=Parameters.from_options("bisort", {"cores": "16"}))
+    with pytest.raises(ParameterError, match="ranges need devices with at most 15 cores, not 16"):
+        Manager([wide], window, ranges=True)
+
+
+def test_ties_across_pushes_are_refused_where_they_matter(devices):
+    """Of equal times R comes first, so an R tuple pushed after an S tuple of its time would be misplaced."""
+    refusal = re.escape("must have times after that of the newest before them (5) where windows are of rows")
+    with Manager(devices, Window("rows", 1, 1)) as manager:
+        manager.push(s=_boxes(np.iinfo(np.int64).min, 5, 5))
+        for time in (5, 4):
+            with pytest.raises(DataError, match=f"{refusal} and lateness is 0, not {time}"):
+                manager.push(_points(7, time))
+        manager.push(_points(), _boxes())
+        manager.push(_points(6))
+        # The refused tuples were not counted.
+        assert [part.tolist() for part in manager.poll()] == [[0], [2]]
+    for window, lateness in ((Window("rows", 1, 1), 1), (Window("time", 0, 0), 0)):
+        with Manager(devices, window, lateness=lateness) as manager:
+            manager.push(s=_boxes(5))
+            manager.push(_points(5))
+            assert [part.tolist() for part in manager.poll(last=True)] == [[0], [0]]
+
+
+def test_times_at_both_ends_of_int64(devices):
+    """Differences of times and the ends of windows are exact, however far apart or low the times are."""
+    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    for apart, found in ((2**63 - 1, True), (2**63, False), (2**64 - 1, False)):
+        for size in (100, 2**63 - 1):
+            for sides in ((_points(low), _boxes(low + apart)), (_points(low + apart), _boxes(low))):
+                with Manager(devices, Window("time", size, size)) as manager:
+                    manager.push(*sides)
+                    assert len(manager.poll()[0]) == (found and size > 100), (apart, size)
+    with Manager(devices, Window("time", high, high)) as manager:
+        times = range(low, low + 20)
+        manager.push(_points(*times), _boxes(*times))
+        assert len(np.unique(manager.poll(), axis=1).T) == 20 * 20
+
+
+def test_nothing_goes_on_after_a_failure(devices, monkeypatch):
+    """Neither after an exchange that fails nor after an ERROR from a device, though the next would work."""
+    first = devices[0]
+    exchange = first.exchange
+
+    def fails(words, **options):
+        raise DeviceError("unplugged")
+
+    def errs(words, **options):
+        illegal = pack_control(DIMS, Kind.INSTRUCTION, encode(Command.EXPIRE, "s"))
+        return exchange(np.concatenate([illegal, words]), **options)
+
+    for broken, message in ((fails, "unplugged"), (errs, "the device reports ILLEGAL_INSTRUCTION, value")):
+        with Manager(devices, Window("time", 5, 5)) as manager:
+            manager.push(_points(1), _boxes(1))
+            with monkeypatch.context() as patch, pytest.raises(DeviceError, match=message):
+                patch.setattr(first, "exchange", broken)
+                manager.poll()
+            refusal = f"cannot go on after a failure, make a new one: DeviceError: .*{message}"
+            for call in (manager.poll, manager.poll, lambda m=manager: m.push(_points(2))):
+                with pytest.raises(DeviceError, match=refusal):
+                    call()
+
+
+def test_tuples_of_a_wrong_shape_are_refused(devices):
+    r, s, count = _points(1, 2), _boxes(1, 2), len(DIMS)
+    short = [*s.lo[:-1], s.lo[-1][:1]]
+    each = "one for each dimension of the devices"
+    refused = (
+        ("r", replace(r, lo=r.lo[1:]), f"lo must be {count} arrays, {each}, not {count - 1}"),
+        ("r", s, f"hi must be 0 arrays, because points have lo alone, not {count}"),
+        ("r", replace(r, lo=short), f"lo[{count - 1}] must be as long as time (2), not 1"),
+        ("s", r, f"hi must be {count} arrays, {each}, not 0"),
+        ("s", replace(s, hi=short), f"hi[{count - 1}] must be as long as time (2), not 1"),
+        ("s", replace(s, time=s.time.astype(np.uint64)), "time must be int64, not uint64"),
+    )
+    with Manager(devices, Window("time", 5, 5)) as manager:
+        for side, given, message in refused:
+            with pytest.raises(DataError, match=re.escape(f"pushed tuples of {side}: {message}")):
+                manager.push(**({"r": r, "s": s} | {side: given}))
+        manager.push(r, s)
+        assert len(manager.poll()[0]) == 4
