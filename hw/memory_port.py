@@ -16,8 +16,6 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 LENGTH_WIDTH = 16
-#: The most words of one burst.
-LONGEST_BURST = (1 << LENGTH_WIDTH) - 1
 
 
 def burst_layout(address_width: int, length_width: int = LENGTH_WIDTH) -> data.StructLayout:

@@ -39,8 +39,9 @@ class Probing(wiring.Component):
 
     Pairs are checked in all dimensions. Ranges are exact in the first one, but for R that probes bands:
     there a box of less than the largest width may end before the point, and a range holds all that might
-    match. If the first dimension is negated, what matches lies outside the range; R that probes negated
-    bands has to look at all records, so its ranges are empty.
+    match. If the first dimension is negated, what matches lies outside the range. R that probes negated
+    bands has to look at all records, so its ranges are empty; so are those of negated boxes whose bounds are
+    crossed, which exclude nothing. A box of a plain band has its bounds in order.
 
     `index` takes an entry in every cycle; those of an array are not changed while it is probed. Words of
     `gather` are needed before those of `search` are taken, so these ports must not wait for each other.
@@ -189,8 +190,11 @@ class Probing(wiring.Component):
         ]
         with m.If(ranges.ready):
             m.d.sync += [candidates.valid.eq(ranges.valid), found.eq(ranges.p)]
-        if self._side == "r" and self._dims[0].negated and self._dims[0].test is Test.BAND:
-            m.d.comb += [candidates.p.start.eq(0), candidates.p.end.eq(0)]
+        if self._dims[0].negated and self._dims[0].test is Test.BAND:
+            own = candidates.p.probe
+            # The search gives no start to a box with crossed bounds; it leaves out no record.
+            with m.If(own.hi < own.key if self._side == "s" else 1):
+                m.d.comb += [candidates.p.start.eq(0), candidates.p.end.eq(0)]
 
         m.d.comb += materialiser.candidates.payload.eq(candidates.payload)
         with m.If(pairs):

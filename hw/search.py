@@ -56,7 +56,8 @@ class Search(wiring.Component):
     """Finds the range of every tuple of a batch in an array of up to `partitions` times `partition` records.
 
     `lower` and `upper` are as the boundary generator wants them. `start` begins the search in `array`, which
-    stays as it is until the closing range has come. Ranges come in the order of their upper bounds.
+    stays as it is until the closing range has come. Ranges come in the order of their upper bounds. A tuple
+    whose upper bound is below its lower one gets a range as well, but its start means nothing.
 
     A bound's partition is read whole, once for all bounds in it; partitions without bounds are not read.
 
@@ -144,7 +145,7 @@ class Search(wiring.Component):
         wiring.connect(m, fetcher.read, wiring.flipped(self.memory.read))
         wiring.connect(m, fetcher.sought, prober.sought)
 
-        # A tuple's lower bound is found before its upper one: its start is kept until then.
+        # Unless they are crossed, a tuple's lower bound is found before its upper one: it is kept until then.
         m.submodules.starts = starts = memory.Memory(
             shape=prober.positions.p.position.shape(),
             depth=self._batch,

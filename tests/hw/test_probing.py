@@ -34,6 +34,9 @@ def tuples(dims, side: str, size: int, rng, spread: int) -> tuple[list, list[dic
         high = np.minimum(low + rng.integers(0, spread + 1, size), HIGHEST)
         edges = rng.random(size)
         low[edges < 0.1], high[edges > 0.9] = 0, HIGHEST
+        if dim.test is Test.BAND and dim.negated:
+            crossed = rng.random(size) < 0.3  # such a box excludes nothing
+            low, high = np.where(crossed, high, low), np.where(crossed, low, high)
         if dim.test is Test.EQUAL:
             low = high = low % 16  # else hardly any are equal
         codes.append({"point": low} if side == "r" else {"lo": low, "hi": high})
