@@ -19,12 +19,13 @@ import pyarrow as pa
 import pytest
 
 from host import devices as host_devices
-from host.chain import COMPOSITE_TIME, ChainSession, composite_schema
+from host.chain import ChainSession
 from host.device import LinkLost, open_device
 from host.devices import devices, devices_table, selftest, selftest_table
 from host.link import Header, LinkDevice, encode
 from host.session import Session
 from host.spec import JoinSpec
+from host.three_way import COMPOSITE_TIME, composite_schema
 from hw.dimension import Dimension
 from hw.errors import DeviceError, ParameterError
 from hw.frame import FrameKind, Link
