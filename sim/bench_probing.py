@@ -24,7 +24,7 @@ from hw.record import record_layouts
 from hw.words import pack, pack_run, unpack
 
 from .bench_insertion import PAPER_BYTES, PAPER_MHZ, PARTITION, ROW
-from .dram import DDR, Timing
+from .dram import DDR, STEADY, Timing
 from .engine import Library, load
 
 BATCH = 1 << 15
@@ -170,8 +170,7 @@ def main() -> None:
         record = record_layouts(case.dims)["r"].size // 8
         width = record * case.lanes
         ddr = replace(DDR, row=ROW // width)
-        steady = replace(DDR, row_miss=0, refresh_every=0)
-        free, real = measure(case, steady), measure(case, ddr)
+        free, real = measure(case, STEADY), measure(case, ddr)
         paper = paper_cycles(free, case.lanes) if record == 8 else None
         rows.append(
             (

@@ -41,8 +41,8 @@ class Timing:
 
 #: Near a DDR channel behind a controller at 200 MHz.
 DDR = Timing()
-#: Memory that never makes anyone wait, but for its latency.
-IDEAL = Timing(latency=4, row_miss=0, refresh_every=0)
+#: The same without row misses and refreshes: it makes nobody wait, but for its latency.
+STEADY = Timing(row_miss=0, refresh_every=0)
 
 
 class NativeTiming(ctypes.Structure):

@@ -16,10 +16,12 @@ from hw.errors import DeviceError, ParameterError
 from hw.memory_port import MemoryPort
 from hw.words import pack
 from sim.copier import Copier, command_layout
-from sim.dram import IDEAL, Timing
+from sim.dram import STEADY, Timing
 from sim.engine import load
 
 PORT = MemoryPort(128, 16)
+#: Answers almost at once.
+IDEAL = replace(STEADY, latency=4)
 
 
 @pytest.fixture(scope="module")
