@@ -1,5 +1,6 @@
 """Arrival order: every row's place among the rows of both streams."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,16 +96,17 @@ def arrange(
     ties: list[np.ndarray],
     values,
     dropped: tuple[int, int],
+    first: Sequence[np.ndarray] = (),
 ) -> Arrivals:
-    """Arrivals of unsorted rows: by time, `ties`, R before S, then the row's own values.
+    """Arrivals of unsorted rows: by `first`, time, `ties`, R before S, then the row's own values.
 
-    `ties` are sort keys over R's rows followed by S's. `values(table)` gives the sort keys of a
+    `first` and `ties` are sort keys over R's rows followed by S's. `values(table)` gives the sort keys of a
     table's rows; it is asked only for rows that are otherwise tied.
     """
-    if not ties and all((time[1:] > time[:-1]).all() for time in times):
+    if not (first or ties) and all((time[1:] > time[:-1]).all() for time in times):
         return _merged(tables, times, dropped)
     is_s = np.repeat([False, True], [table.num_rows for table in tables])
-    keys = [np.concatenate(times), *ties, is_s]
+    keys = [*first, np.concatenate(times), *ties, is_s]
     order = np.lexsort(keys[::-1])
     same = np.ones(max(len(order) - 1, 0), bool)
     for key in keys:

@@ -1,6 +1,7 @@
 """Conditions: the `on` text as an OR of disjuncts, each an AND of terms."""
 
 import itertools
+from collections.abc import Iterator, Sequence
 
 import sqlglot
 from sqlglot import exp
@@ -8,7 +9,7 @@ from sqlglot import exp
 from hw.errors import SpecError
 
 from .evaluate import Rows, holds
-from .expression import COMPARISONS, Node, Scope, as_truth, build, not_point_in_box
+from .expression import COMPARISONS, Node, NotCompiled, Scope, as_truth, build, not_point_in_box
 from .linear import is_sum, separate, separate_between
 from .sqltypes import STRING
 from .term import FLIPPED, OPPOSITE, Filter, Term, compared, outside
@@ -18,10 +19,24 @@ Disjuncts = list[list[Term]]
 _ACCEPTED = "on must be a condition in Spark SQL, such as 'r.x = s.a'"
 
 
-def parse_condition(text: str, scope: Scope) -> Disjuncts:
-    """The disjuncts of `text`; none if it can never hold, one without terms if it always does."""
-    node = as_truth(build(_parse(text), scope))
-    disjuncts = [list(dict.fromkeys(terms)) for terms in _Normaliser(text).normal(node, True)]
+def parse_condition(
+    text: str, scope: Scope, by: Sequence[tuple[str, str]] = (), left: list[NotCompiled] | None = None
+) -> Disjuncts:
+    """The disjuncts of `text`; none if it can never hold, one without terms if it always does.
+
+    Columns `by`, as names in R and S, must be equal besides. What no box can hold goes to `left`, if given,
+    and is left out of the disjuncts, which then let more pairs through.
+    """
+    keys = [exp.EQ(this=_column("r", r), expression=_column("s", s)) for r, s in by]
+    normaliser, factors = _Normaliser(text), []
+    for tree in [*keys, *_conjuncts(_parse(text))]:
+        try:
+            factors.append(normaliser.normal(as_truth(build(tree, scope)), True))
+        except NotCompiled as error:
+            if left is None:
+                raise
+            left.append(error)
+    disjuncts = [list(dict.fromkeys(terms)) for terms in normaliser.product(factors)]
     return [terms for terms in disjuncts if not _contradicts_itself(terms)]
 
 
@@ -42,6 +57,20 @@ def _parse(text: str) -> exp.Expression:
     if not isinstance(tree, exp.Condition) or isinstance(tree, (exp.Query, exp.Alias)):
         raise SpecError(f"{_ACCEPTED}, not {text!r}")
     return tree
+
+
+def _column(side: str, name: str) -> exp.Column:
+    return exp.column(name, table=side, quoted=not name.isidentifier())
+
+
+def _conjuncts(tree: exp.Expression) -> Iterator[exp.Expression]:
+    """The parts of an AND, in the order they are written in."""
+    tree = tree.unnest()
+    if isinstance(tree, exp.And):
+        yield from _conjuncts(tree.this)
+        yield from _conjuncts(tree.expression)
+    else:
+        yield tree
 
 
 class _Normaliser:
@@ -96,7 +125,7 @@ class _Normaliser:
             op = OPPOSITE[op]
             node = Node(op, node.type, node.args, text=f"NOT ({node.text})")
         if left.type == STRING and op not in ("eq", "ne"):
-            raise SpecError(f"`{node.text}` compares strings of R and S; accepted are = and <>")
+            raise NotCompiled(node.text, "compares strings of R and S", "accepted are = and <>")
         if left.sides == {"s"} and right.sides == {"r"}:
             left, op, right = right, FLIPPED[op], left
         if left.sides == {"r"} and right.sides == {"s"}:

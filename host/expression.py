@@ -26,6 +26,14 @@ _MOMENT = re.compile(_DATE.pattern + r"([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]
 _ACCEPTED = "comparisons, BETWEEN, IN, IS NULL, AND, OR, NOT, + - * / %, abs and CAST"
 
 
+class NotCompiled(SpecError):
+    """A term that Spark understands but no box can hold; `why` says what it is instead."""
+
+    def __init__(self, text: str, why: str, accepted: str):
+        super().__init__(f"`{text}` {why}; {accepted}")
+        self.text, self.why = text, why
+
+
 @dataclass(frozen=True)
 class Node:
     """An expression of a known type over columns of R and S.
@@ -140,7 +148,7 @@ class Scope:
         """The column that `tree` names, with or without `r.` or `s.`."""
         text, name, side = tree.sql("spark"), tree.name, tree.table.lower()
         if tree.args.get("db"):
-            raise SpecError(f"`{text}` is a nested field; accepted are columns such as r.{name} or s.{name}")
+            raise NotCompiled(text, "is a nested field", f"accepted are columns such as r.{name} or s.{name}")
         if side:
             if side not in SIDES:
                 raise SpecError(f"`{text}` names no stream; accepted are r.{name} and s.{name}")
@@ -188,7 +196,7 @@ class _Builder:
         sides = {self.scope.resolve(column).value[0] for column in tree.find_all(exp.Column)}
         if len(sides) == 2:
             return not_point_in_box(text)
-        return SpecError(f"`{text}` is not understood; accepted are {_ACCEPTED}")
+        return NotCompiled(text, "is not understood", f"accepted are {_ACCEPTED}")
 
     # Literals
 
@@ -226,9 +234,11 @@ class _Builder:
             if re.fullmatch(r"[+-]?\d+" + (r"(\.\d{1,6})?" if unit == "second" else ""), tree.this.this):
                 micros = window.duration(f"{tree.this.this} {unit}")
         if micros is None:
-            raise SpecError(
-                f"`{text}` is not understood; accepted are intervals of one unit from weeks to "
-                "microseconds, such as INTERVAL 10 MINUTES, and sums of them"
+            raise NotCompiled(
+                text,
+                "is not understood",
+                "accepted are intervals of one unit from weeks to microseconds, such as INTERVAL 10 MINUTES, "
+                "and sums of them",
             )
         return literal(micros, INTERVAL, text)
 
@@ -290,7 +300,7 @@ class _Builder:
 
     def decimal(self, op: str, a: Node, b: Node, text: str) -> Node:
         if op in ("div", "mod"):
-            raise SpecError(f"`{text}` divides decimals, which is not understood; cast an operand to double")
+            raise NotCompiled(text, "divides decimals, which is not understood", "cast an operand to double")
         types = [sqltypes.as_decimal(node.type, _integer_literal(node)) for node in (a, b)]
         try:
             type = (sqltypes.product_type if op == "mul" else sqltypes.sum_type)(*types)
@@ -332,9 +342,11 @@ class _Builder:
         """Spark counts days, and differences, by the local clock, which may jump within them."""
         short = intervals and intervals[0].op == "literal" and abs(intervals[0].value) < window.MICROS_PER_DAY
         if not short:
-            raise SpecError(
-                f"`{text}` depends on clock changes in {self.scope.zone}; accepted are the time zone UTC, "
-                "timestamp_ntz columns, or adding intervals of less than a day"
+            raise NotCompiled(
+                text,
+                f"depends on clock changes in {self.scope.zone}",
+                "accepted are the time zone UTC, timestamp_ntz columns, or adding intervals of less than "
+                "a day",
             )
 
     def negative(self, tree: exp.Neg, text: str) -> Node:
@@ -507,11 +519,12 @@ def as_truth(node: Node) -> Node:
     return cast(node, BOOLEAN)
 
 
-def not_point_in_box(text: str) -> SpecError:
+def not_point_in_box(text: str) -> NotCompiled:
     """The error for a term that no box can hold."""
-    return SpecError(
-        f"`{text}` is not point-in-box; a term must compare an expression of R with an expression of S, "
-        "or a sum of both with a bound"
+    return NotCompiled(
+        text,
+        "is not point-in-box",
+        "a term must compare an expression of R with an expression of S, or a sum of both with a bound",
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from hw.errors import DataError
+from hw.errors import DataError, SpecError
 from hw.parameters import Parameters
 from hw.socket import Tag
 
@@ -118,6 +118,8 @@ class Session:
 
     def _check_columns(self, r: pa.Table, s: pa.Table) -> None:
         """Refuses rows with other columns than the join was planned for."""
+        if self._spec.by_key:
+            raise SpecError("windows of rows by key take all rows at once (join), not in parts (push)")
         for side, table, schema in (("r", r, self._spec.r_schema), ("s", s, self._spec.s_schema)):
             if [(field.name, field.type) for field in table.schema] != [(f.name, f.type) for f in schema]:
                 raise DataError(
@@ -138,7 +140,7 @@ class Session:
         if not self._waiting:
             return
         parts = [self._kept, *self._waiting] if self._kept else self._waiting
-        arrivals = _chain(parts)
+        arrivals = chain(parts)
         result = self.join(arrivals)
         self._waiting = []
         if len(result.r):
@@ -182,7 +184,7 @@ def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
-def _chain(parts: list[Arrivals]) -> Arrivals:
+def chain(parts: list[Arrivals]) -> Arrivals:
     """Arrivals that came one after another, as one."""
     return Arrivals(
         *(

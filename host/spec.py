@@ -13,7 +13,7 @@ from . import arrival, encoding, sqltypes
 from .arrival import Arrivals
 from .condition import parse_condition
 from .evaluate import Rows, evaluate, holds
-from .expression import SIDES, Node, Scope
+from .expression import SIDES, Node, NotCompiled, Scope
 from .plan import SpecDimension, make_plan, taken
 from .pushdown import Pushed, pushable
 from .term import Filter, Residual
@@ -67,7 +67,9 @@ class JoinSpec:
     `on` is a condition in Spark SQL over columns of `r` and `s`; `window` a length such as
     "10 minutes" or "1000 rows", or a pair of them for R and S; `time` the event-time column, or a pair
     of names; `tiebreak` names columns that order rows of equal time (each a name, or a pair of names);
-    `timezone` is Spark's session time zone.
+    `by` names columns that must be equal, and by which windows of rows are counted: each key has its own;
+    `timezone` is Spark's session time zone. With `residual`, terms that no box can hold are listed in
+    `left`: the join lets their pairs through, and the caller must evaluate `on` on each.
     """
 
     def __init__(
@@ -79,9 +81,12 @@ class JoinSpec:
         s_schema: pa.Schema,
         *,
         tiebreak: Collection[str | tuple[str, str]] = (),
+        by: Collection[str | tuple[str, str]] = (),
         timezone: str = "UTC",
+        residual: bool = False,
     ):
-        self._arguments = (on, window, time, r_schema, s_schema, tiebreak, timezone)
+        self._arguments = (on, window, time, r_schema, s_schema)
+        self._options = {"tiebreak": tiebreak, "by": by, "timezone": timezone, "residual": residual}
         self.on, self.timezone = on, timezone
         self.r_schema, self.s_schema = r_schema, s_schema
         self.schemas = {"r": r_schema, "s": s_schema}
@@ -90,15 +95,18 @@ class JoinSpec:
         self.time = _pair(time, "time", scope)
         self.time_type = self._time_type(scope)
         self.window: Window = parse_window(window, self.time_type)
-        self.tiebreak = self._tiebreak(tiebreak, scope)
-        self._terms = parse_condition(on, scope)
+        self.tiebreak = self._orderable(tiebreak, "tiebreak", scope)
+        self.by = self._orderable(by, "by", scope)
+        self._check_ties()
+        #: The terms that the caller must evaluate on each pair.
+        self.left: list[NotCompiled] = []
+        self._terms = parse_condition(on, scope, self.by, self.left if residual else None)
         self._plan = make_plan(self._terms)
         #: Value dimensions, then the window's.
         self.dimensions: tuple[SpecDimension, ...] = (*self._plan.described(), *self._window_dimensions())
 
     def __reduce__(self):
-        *positional, tiebreak, timezone = self._arguments
-        return _rebuild, (*positional, tiebreak, timezone)
+        return _rebuild, (self._arguments, self._options)
 
     # Validation
 
@@ -120,27 +128,30 @@ class JoinSpec:
             )
         return sqltypes.common(*types)
 
-    def _tiebreak(self, tiebreak, scope: Scope) -> tuple[tuple[str, str], ...]:
-        if isinstance(tiebreak, str):
-            tiebreak = (tiebreak,)
-        pairs = tuple(_pair(names, "tiebreak", scope) for names in tiebreak)
+    def _orderable(self, names, what: str, scope: Scope) -> tuple[tuple[str, str], ...]:
+        """Columns of R and S, as pairs of names, that have one type with an order."""
+        if isinstance(names, str):
+            names = (names,)
+        pairs = tuple(_pair(each, what, scope) for each in names)
         for pair in pairs:
             types = [self.schemas[side].field(name).type for side, name in zip(SIDES, pair)]
             kinds = [sqltypes.canonical(type) or type for type in types]
             if kinds[0] != kinds[1] or not encoding.is_sortable(kinds[0]):
                 raise SpecError(
-                    f"tiebreak columns `r.{pair[0]}` and `s.{pair[1]}` must have one type that can be "
+                    f"{what} columns `r.{pair[0]}` and `s.{pair[1]}` must have one type that can be "
                     f"ordered, not {types[0]} and {types[1]}"
                 )
-        if not pairs:
-            for side in SIDES:
-                for column in self.schemas[side]:
-                    if not encoding.is_sortable(column.type):
-                        raise SpecError(
-                            f"`{side}.{column.name}` is {column.type}, which cannot be ordered; "
-                            "name columns that order rows of equal time with tiebreak="
-                        )
         return pairs
+
+    def _check_ties(self) -> None:
+        """Refuses columns without an order where the rows' own values have to break ties."""
+        for side in SIDES if not self.tiebreak else ():
+            for column in self.schemas[side]:
+                if not encoding.is_sortable(column.type):
+                    raise SpecError(
+                        f"`{side}.{column.name}` is {column.type}, which cannot be ordered; "
+                        "name columns that order rows of equal time with tiebreak="
+                    )
 
     def _window_dimensions(self) -> tuple[SpecDimension, ...]:
         w = self.window
@@ -154,6 +165,15 @@ class JoinSpec:
 
     # Arrival order
 
+    @property
+    def by_key(self) -> bool:
+        """Whether rows are arranged key by key, which is how windows of rows count those of one key only.
+
+        Within a key the numbers of rows then differ as if it were alone, and rows of other keys, which are in
+        the window by number, are not equal in `by`.
+        """
+        return bool(self.by) and self.window.kind == "rows"
+
     def times(self, table: pa.Table, side: str) -> pa.Array:
         """The event times of one side's rows as 64-bit integers, NULL where there is none."""
         self._check(table, side)
@@ -161,7 +181,7 @@ class JoinSpec:
         return (column.cast(pa.int32()) if column.type == sqltypes.DATE else column).cast(pa.int64())
 
     def arrange(self, r: pa.Table, s: pa.Table) -> Arrivals:
-        """All rows of both streams in arrival order, without those whose time is NULL."""
+        """All rows of both streams in arrival order, by key first if `by_key`; none whose time is NULL."""
         tables, times, dropped = [], [], []
         for side, table in zip(SIDES, (r, s)):
             time = self.times(table, side)
@@ -170,11 +190,17 @@ class JoinSpec:
             dropped.append(time.null_count)
             tables.append(table)
             times.append(time.drop_null().to_numpy())
-        ties = []
-        for pair in self.tiebreak:
-            columns = [_plain(table.column(name)) for table, name in zip(tables, pair)]
-            ties += encoding.sort_keys(pa.concat_arrays([columns[0], columns[1].cast(columns[0].type)]))
-        return arrival.arrange(tuple(tables), tuple(times), ties, _own_values, tuple(dropped))
+
+        def sort_keys(pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
+            keys = []
+            for pair in pairs:
+                columns = [_plain(table.column(name)) for table, name in zip(tables, pair)]
+                keys += encoding.sort_keys(pa.concat_arrays([columns[0], columns[1].cast(columns[0].type)]))
+            return keys
+
+        first = sort_keys(self.by) if self.by_key else ()
+        ties = sort_keys(self.tiebreak)
+        return arrival.arrange(tuple(tables), tuple(times), ties, _own_values, tuple(dropped), first)
 
     def ordered(
         self,
@@ -197,14 +223,16 @@ class JoinSpec:
             times.append(time.to_numpy())
         return Arrivals.ordered(r, s, *times, is_s, r_base=r_base, s_base=s_base, own=own)
 
+    def needed(self, side: str) -> set[str]:
+        """The columns of one side that the join itself reads."""
+        names = {self.time[SIDES.index(side)]}
+        names |= {pair[SIDES.index(side)] for pair in (*self.tiebreak, *self.by)}
+        terms = [term for terms in self._terms for term in terms]
+        return names | {name for term in terms for where, name in term.term.columns if where == side}
+
     def _check(self, table: pa.Table, side: str) -> None:
         """Refuse rows that are not of the schema this spec was made for, in the columns it reads."""
-        needed = {self.time[SIDES.index(side)]}
-        needed |= {pair[SIDES.index(side)] for pair in self.tiebreak}
-        for terms in self._terms:
-            for term in terms:
-                needed |= {name for where, name in term.term.columns if where == side}
-        for name in sorted(needed):
+        for name in sorted(self.needed(side)):
             planned = self.schemas[side].field(name).type
             found = table.schema.field(name).type if name in table.schema.names else None
             kinds = [None if type is None else sqltypes.canonical(type) or type for type in (found, planned)]
@@ -390,12 +418,20 @@ class JoinSpec:
     def explain(self) -> str:
         """What became of each term: its dimension, filter or refinement, and why."""
         lines = [f"on {self.on}"]
+        if self.by:
+            names = ", ".join(f"r.{r} = s.{s}" for r, s in self.by)
+            counted = ", and windows count the rows of each key alone" if self.by_key else ""
+            lines.append(f"by {names}{counted}")
         for k, terms in enumerate(self._terms):
             if len(self._terms) > 1:
                 lines.append(f"alternative {k + 1} of {len(self._terms)}")
             lines += dict.fromkeys(f"  {self._explain_term(term, k)}" for term in terms)
         if not self._terms:
             lines.append("  never true: no box is sent")
+        lines += [
+            f"  `{term.text}`: no dimension, evaluated on each pair because it {term.why}"
+            for term in self.left
+        ]
         lines.append("dimensions")
         for k, dim in enumerate(self.dimensions):
             test = f"{'not ' if dim.negated else ''}{dim.test.value.replace('_', ' ')}"
@@ -420,9 +456,8 @@ class JoinSpec:
         return f"{text} dimension {k}, {how}"
 
 
-def _rebuild(*arguments) -> JoinSpec:
-    *positional, tiebreak, timezone = arguments
-    return JoinSpec(*positional, tiebreak=tiebreak, timezone=timezone)
+def _rebuild(arguments: tuple, options: dict) -> JoinSpec:
+    return JoinSpec(*arguments, **options)
 
 
 def _pair(names, what: str, scope: Scope) -> tuple[str, str]:

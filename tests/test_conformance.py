@@ -11,6 +11,7 @@ failure prints the one command that repeats it.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ import pytest
 from host.choice import STRUCTURES
 from host.cpu import CpuSession
 from host.device import open_device
+from host.pieces import OUTER, Phase, Pieces
 from host.session import Session
 from host.spec import JoinSpec
 from sim.oracle import Windows, three_steps
@@ -99,26 +101,40 @@ class Problem:
     spec: JoinSpec
     expected: Counter
 
+    def outer(self, how: str) -> Counter:
+        """The pairs, and the rows without a partner beside None."""
+        result = self.expected.copy()
+        for k, table in enumerate((self.r, self.s)):
+            if how in (("left", "right")[k], "full"):
+                alone = set(table["id"].to_pylist()) - {pair[k] for pair in self.expected}
+                result.update((None, row) if k else (row, None) for row in alone)
+        return result
 
-def problem(rng: np.random.Generator, count: int, condition: str, window: str, p) -> Problem:
+
+def problem(rng: np.random.Generator, count: int, condition: str, window: str, p, by: str = "") -> Problem:
+    """Rows for a condition and a window; with `by`, each key of that column is a problem of its own."""
     on, predicate = CONDITIONS[condition]
     text, windows = WINDOWS[window](p)
     r_count = int(rng.integers(0, count + 1)) if count > 1 else count
     r = _rows(rng, r_count, "x", "y", count)
     s = _rows(rng, count - r_count, "a", "b", count)
-    spec = JoinSpec(on, text, "ts", r.schema, s.schema)
+    spec = JoinSpec(on, text, "ts", r.schema, s.schema, by=[by] if by else [])
 
     # The total order, straight from its definition: time, R before S, then the row's own values.
     merged = [(row, side) for side, table in enumerate((r, s)) for row in table.to_pylist()]
     merged.sort(key=lambda item: (item[0]["ts"], item[1], [(v is not None, v) for v in item[0].values()]))
-    rows = [[row for row, side in merged if side == wanted] for wanted in (0, 1)]
-    pairs = three_steps(
-        np.array([side for _, side in merged], bool),
-        np.array([row["ts"].timestamp() * SECOND for row, _ in merged], np.int64),
-        windows,
-        lambda i, j: predicate(rows[0][i], rows[1][j]),
-    )
-    return Problem(r, s, spec, Counter((rows[0][i]["id"], rows[1][j]["id"]) for i, j in pairs))
+    expected = Counter()
+    for key in {row[by] for row, _ in merged} - {None} if by else [None]:
+        mine = [(row, side) for row, side in merged if not by or row[by] == key]
+        rows = [[row for row, side in mine if side == wanted] for wanted in (0, 1)]
+        pairs = three_steps(
+            np.array([side for _, side in mine], bool),
+            np.array([row["ts"].timestamp() * SECOND for row, _ in mine], np.int64),
+            windows,
+            lambda i, j, rows=rows: predicate(rows[0][i], rows[1][j]),
+        )
+        expected.update((rows[0][i]["id"], rows[1][j]["id"]) for i, j in pairs)
+    return Problem(r, s, spec, expected)
 
 
 def _rows(rng: np.random.Generator, count: int, whole: str, real: str, span: int) -> pa.Table:
@@ -252,6 +268,52 @@ def test_cpu(structure, condition, window, rng, monkeypatch):
         found.update(_pairs(session.poll()))
     assert found == given.expected
     assert session.stats.pairs == given.expected.total()
+
+
+@pytest.mark.parametrize("window", ["time", "uneven_time", "rows", "uneven_rows"])
+@pytest.mark.parametrize("how", OUTER)
+@pytest.mark.parametrize("device", [None, "parallel", "splitjoin"])
+def test_pieces(device, how, window, seed, rng):
+    """Joins of every kind, by key and not, of rows that come in pieces, in slices with what they must see."""
+    p = parameters(device or "parallel")
+    for by in ("", "k"):
+        given = problem(rng, 4 * p.capacity, rng.choice(["two_bands", "either"]), window, p, by)
+        with open_device(f"{DEVICES[device or 'parallel']}&stalls={seed},60,60") as opened:
+            session = Session(opened, given.spec) if device else CpuSession(given.spec, threads=1)
+            whole = given.spec.arrange(given.r, given.s)
+            places = np.sort(rng.integers(0, len(whole.r.time) + len(whole.s.time) + 1, 2))
+            found = Counter()
+            for begin, end in pairwise([0, *places, len(whole.r.time) + len(whole.s.time)]):
+                pieces = Pieces(given.spec, session.join, how)
+                for phase, part in _in_pieces(given.spec, whole, begin, end, how, rng):
+                    found.update(_rows_of(pieces.add(part, phase), phase))
+                if last := pieces.finish():
+                    found.update(_rows_of(last, Phase.AFTER))
+        assert found == given.outer(how)
+
+
+def _in_pieces(spec, whole, begin: int, end: int, how: str, rng):
+    """All rows, cut at random and where the slice begins and ends; those after it only if needed."""
+    is_s = np.zeros(len(whole.r.time) + len(whole.s.time), bool)
+    is_s[whole.s.place] = True
+    cuts = np.unique(np.concatenate([[0, begin, end, len(is_s)], rng.integers(0, len(is_s) + 1, 4)]))
+    for first, last in pairwise(cuts):
+        phase = Phase.BEFORE if last <= begin else Phase.OWN if last <= end else Phase.AFTER
+        if phase is Phase.AFTER and how == "inner":
+            return
+        tables = []
+        for side, mine in ((whole.r, ~is_s), (whole.s, is_s)):
+            tables.append(side.rows.slice(np.count_nonzero(mine[:first]), np.count_nonzero(mine[first:last])))
+        yield phase, spec.ordered(*tables, is_s[first:last])
+
+
+def _rows_of(piece, phase) -> Counter:
+    """What a piece gives: pairs whose later row is in the slice, and rows without a partner."""
+    r, s = (side.rows["id"].to_pylist() for side in (piece.arrivals.r, piece.arrivals.s))
+    rows = Counter([(r[i], None) for i in piece.left[0]] + [(None, s[j]) for j in piece.left[1]])
+    if phase is Phase.OWN:
+        rows.update(_ids(piece.arrivals, piece.pairs))
+    return rows
 
 
 @pytest.mark.parametrize("window", ["time", "uneven_rows", "larger"])
