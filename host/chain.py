@@ -143,7 +143,7 @@ class ChainSession:
     def _shared_runs(self, specs, arrivals: Arrivals) -> list[tuple[list[np.ndarray], list[_Part]]] | None:
         """The same of the one run in which the joins share their tuples; None if they cannot."""
         sharing = Sharing(specs, self._p)
-        if len(specs) == 1 or sharing.refused:
+        if sharing.refused:
             return None
         encoded = [spec.encode(arrivals) for spec in specs]
         run = sharing.run(arrivals, encoded)
@@ -183,6 +183,17 @@ class ChainSession:
             found.append(three.triples(run, results))
         joined = pa.concat_tables(found)
         return joined, stats + Stats(pairs=joined.num_rows)
+
+    def explain_three(self, inner: JoinSpec, outer: JoinSpec) -> str:
+        """Where each part of `join_three` runs, and what each block does."""
+        check_three(inner, outer)
+        parts = ["the pairs of R and S", inner.explain(), "with T", outer.explain()]
+        if outer.window.kind == "rows":
+            programs = [ChainFit(spec, self._p).explain() for spec in (inner, outer)]
+            how = ["first the pairs:", programs[0], "then the pairs with T:", programs[1]]
+        else:
+            how = [ThreeWay(inner, outer, self._p).explain()]
+        return "\n".join([*parts, f"on {self._runner.device.url}:", *how])
 
     def _in_turn(self, inner, outer, arrivals: Arrivals, third: Side) -> tuple[pa.Table, Stats]:
         """The pairs, and then their composites with the third stream."""

@@ -48,8 +48,11 @@ class Sharing:
         self._specs, self._p = specs, parameters
         self.refused = ""
         self._edges = [spec.made_of() for spec in specs]
-        if any(spec.disjuncts > 1 for spec in specs):
+        if len(specs) == 1:
+            self.refused = "there is one join only"
+        elif any(spec.disjuncts > 1 for spec in specs):
             self.refused = "the host tells alternatives apart"
+        if self.refused:
             return
         self._place(len(parameters.dims))
         if self.refused:

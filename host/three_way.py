@@ -102,7 +102,8 @@ class ThreeWay:
         width, count = parameters.dims[0].width, len(parameters.dims)
         own = inner.dimensions[: count - 1]
         self._inner_fit = Fit(inner.dimensions, [Dimension(dim.test, width, dim.negated) for dim in own])
-        self._carried = self._carried_dimensions()[: count - len(own)]
+        carried = self._carried_dimensions()
+        self._carried, self._left = carried[: count - len(own)], carried[count - len(own) :]
         wanted = [outer.dimensions[each.number] for each in self._carried]
         self._outer_fit = Fit(wanted, [Dimension(dim.test, width, dim.negated) for dim in wanted])
         parts = [Part.R] * len(own) + [each.part for each in self._carried]
@@ -120,6 +121,24 @@ class ThreeWay:
             if members:
                 carried.append(Carried(number, Part.R if members[0] == "r" else Part.S_LO, point))
         return [*carried, Carried(len(self._outer.dimensions) - 1, Part.LATER, None)]
+
+    def explain(self) -> str:
+        """One line per dimension of both joins: where it is decided, and by whose value; then the blocks."""
+        first = len(self._inner_fit.device)
+        placed = {each.number: (first + place, each.part) for place, each in enumerate(self._carried)}
+        whose = {Part.R: "R's value", Part.S_LO: "S's value", Part.LATER: "the later member's time"}
+        left = {each.number for each in self._left}
+        lines = [self._inner_fit.explain()]
+        for number, dimension in enumerate(self._outer.dimensions):
+            if number in placed:
+                place, part = placed[number]
+                where = f"device d{place}, {whose[part]}"
+            elif number in left:
+                where = "host, no device dimension is free for it"
+            else:
+                where = "host, both members decide it"
+            lines.append(f"{dimension.text}: {where}")
+        return "\n".join([*lines, *self._program.lines])
 
     def runs(self, arrivals: Arrivals, third: Arrivals) -> Iterator[tuple[list[np.ndarray], Run]]:
         """The words of each run, and what its triples are resolved by.

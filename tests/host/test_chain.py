@@ -405,6 +405,42 @@ def test_explain_lists_all_queries(rng):
     )
 
 
+def test_a_single_join_has_its_own_tuples_also_where_it_could_share(rng):
+    spec = JoinSpec("r.x = s.x", 5, "ts", *[table(rng, 3, "x").schema] * 2)
+    text = unopened().explain([spec], shared=True)
+    assert "each join has its own tuples: there is one join only" in text
+    assert "all joins share their tuples" not in text
+
+
+@pytest.mark.parametrize(
+    "window, how",
+    [
+        (
+            4,
+            "-5 <= r.ts - s.ts <= 5: device d1 (band32)\n"
+            "r.x = s.d: device d2, R's value\n"
+            "r.x + r.c > s.d: host, both members decide it\n"
+            "-4 <= r.rs_time - s.ts <= 4: device d3, the later member's time\n"
+            "blocks 0 to 2: join cores of query 0, windows of 12 tuples\n"
+            "blocks 3 to 5: join cores of query 1, windows of 12 tuples",
+        ),
+        ("4 rows", "first the pairs:\nr.x = s.a: device d0 (equal32)"),
+    ],
+)
+def test_explain_says_how_three_streams_are_joined(window, how, rng):
+    r, s, t = (each.schema for each in three_tables(rng, 3))
+    inner = JoinSpec("r.x = s.a", 5, "ts", r, s)
+    times = (COMPOSITE_TIME, "ts")
+    outer = JoinSpec("r.x = s.d AND r.x + r.c > s.d", window, times, composite_schema(inner), t)
+    assert how in unopened().explain_three(inner, outer)
+
+
+def unopened() -> ChainSession:
+    """A session that only plans: six blocks of four tuples."""
+    p = Parameters("opblock", 6, 4, 4, dims=(Dimension.parse("band32"),) * 4)
+    return ChainSession(SimpleNamespace(parameters=p, url="sim:opblock"))
+
+
 def test_filters_that_guard_an_expression_are_left_to_the_host():
     """Where `on` would fail on a row that a filter keeps out, the host filters first; else it does fail."""
     r = pa.table({"ts": [1, 2], "x": pa.array([2**31 - 1, 5], pa.int32()), "id": [0, 1]})
