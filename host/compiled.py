@@ -1,7 +1,8 @@
 """Compiled kernels: how functions become machine code, where that is kept, and how it uses the cores.
 
 Machine code is kept in the cache (`~/.cache/touchline`, TOUCHLINE_CACHE or NUMBA_CACHE_DIR) by a digest of
-the sources it came from, so that other processes, such as Spark's workers, load it instead of compiling.
+the sources it came from, wherever they are, so that other processes, such as Spark's workers, load it instead
+of compiling, also those that find the code in a zip file that each application has a copy of.
 Kernels let go of Python's lock, and plain threads run them: nothing has to be set up before a fork, and one
 thread costs nothing extra.
 """
@@ -11,25 +12,50 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from importlib import resources
 from pathlib import Path
 
 import numba
+from numba.core import caching
 
+from hw.cache import cache_directory
 from hw.errors import ParameterError
 
 
 def _digest() -> str:
     """Of every module with kernels: Numba would not see that a kernel called from another file changed."""
-    sources = (path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    files = sorted(resources.files(__package__).iterdir(), key=lambda file: file.name)
+    sources = (file.read_bytes() for file in files if file.name.endswith(".py"))
     return hashlib.sha256(
         b"".join(text for text in sources if b"numba" in text or b"@compiled" in text)
     ).hexdigest()[:16]
 
 
-if not os.environ.get("NUMBA_CACHE_DIR"):
-    chosen = os.environ.get("TOUCHLINE_CACHE")
-    cache_root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "touchline"
-    numba.config.CACHE_DIR = str((Path(chosen) if chosen else cache_root) / "kernels" / _digest())
+class _Kept(caching.UserProvidedCacheLocator):
+    """Where Numba keeps the kernels of this package: by their digest. Its own places go by path."""
+
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_directory() / "kernels") / _digest()
+
+    def get_cache_path(self) -> str:
+        return str(self.folder)
+
+    def get_source_stamp(self) -> str:
+        return self.folder.name
+
+    @classmethod
+    def from_function(cls, py_func: Callable, py_file: str) -> "_Kept | None":
+        if py_func.__module__.rpartition(".")[0] != __package__:
+            return None
+        kept = cls.__new__(cls)
+        kept._lineno = py_func.__code__.co_firstlineno
+        try:
+            kept.ensure_cache_path()
+        except OSError:
+            return None
+        return kept
+
+
+caching.CacheImpl._locator_classes.insert(0, _Kept)
 
 #: Makes a function a kernel.
 compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
