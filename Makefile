@@ -3,7 +3,7 @@
 PYTHON := .venv/bin/python
 STAMP := .venv/.ready
 
-.PHONY: help setup test demo sim bitstream area timing engines figures power bench docs lint lock clean
+.PHONY: help setup test demo sim bitstream area timing engines figures power bench docs dist lint lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -59,6 +59,9 @@ docs: $(STAMP) ## write the pages that are made from definitions
 	$(PYTHON) -m hw.link_page
 	$(PYTHON) -m hw.boards
 	$(PYTHON) -m hw.instruction_page
+
+dist: $(STAMP) ## what a cluster needs, in build/dist: a wheel, a zip for spark-submit (DEVICES='sim:handshake?cores=4')
+	$(PYTHON) -m spark_offload.dist $(if $(DEVICES),--devices $(foreach url,$(DEVICES),'$(url)'))
 
 lint: $(STAMP) ## check style and format
 	$(PYTHON) -m ruff check .

@@ -79,12 +79,13 @@ class SimulatedDevice:
 
         self.url = url
         self.parameters = parameters
+        self.netlist = netlist
         seed, *chances = stalls
         self._random = np.random.default_rng(seed) if any(chances) else None
         self._chances = chances
         self._timing = Timing.parse(memory)
-        self._library = load(parameters, netlist)
-        self._model = self._library.open(self._timing)
+        self.library = load(parameters, netlist)
+        self._model = self.library.open(self._timing)
         self._counted: dict[str, int] = {}
 
     @staticmethod
@@ -115,7 +116,7 @@ class SimulatedDevice:
     def restart(self) -> None:
         """See `Device.restart`."""
         self._model.close()
-        self._model = self._library.open(self._timing)
+        self._model = self.library.open(self._timing)
         self._counted = {}
 
     def close(self) -> None:

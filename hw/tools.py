@@ -108,6 +108,11 @@ def _native_or_wheel(*names: str) -> Tool:
     raise ToolError(f"{names[0]} not found: run `make setup`, or put {names[0]} on PATH")
 
 
+def pip() -> Tool:
+    """The pip of this Python."""
+    return Tool("pip", (sys.executable, "-m", "pip"), importlib.metadata.version("pip"), dict(os.environ))
+
+
 def java() -> Tool:
     """The Java that Spark starts: JAVA_HOME's if that is set, as Spark does it, else the one on PATH."""
     home = os.environ.get("JAVA_HOME")

@@ -23,7 +23,7 @@ from amaranth.lib.wiring import Out
 from hw import netlist, tools, verilog
 from hw.cache import cache_directory, locked
 from hw.dimension import Dimension
-from hw.errors import DeviceError, ParameterError
+from hw.errors import DeviceError, ParameterError, ToolError
 from hw.joiner import memory_port
 from hw.memory_port import MemoryPort
 from hw.parameters import Parameters
@@ -31,6 +31,7 @@ from hw.socket import COUNTERS_LAYOUT, RESULT_LAYOUT, Socket, Tag
 from hw.words import pack, unpack
 
 from .dram import DDR, Timing
+from .shipped import check_can_build, shipped
 from .wrapper import wrapper
 
 #: What is compiled with the gateware.
@@ -107,9 +108,13 @@ class Library:
     """The compiled gateware of one configuration."""
 
     def __init__(self, path: Path, name: str, cores: int):
+        self.path = path
         self.name = name
         self.cores = cores
-        self._code = ctypes.CDLL(str(path))
+        try:
+            self._code = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise ToolError(f"sim {name}: the library does not load on this machine: {error}") from None
         self._code.touchline_open.restype = ctypes.c_void_p
         self._code.touchline_open.argtypes = [ctypes.c_void_p]
         for function in ("close", "seed", "counters", "run"):
@@ -258,13 +263,29 @@ def _level(bit: int) -> str:
 
 @functools.cache
 def load(parameters: Parameters, family: str | None = None) -> Library:
-    """The library of one configuration, built now unless an earlier build is in the cache.
+    """The library of one configuration: it came with the code, or is in the cache, or is built now.
 
     With a `family` of chips it is made of the netlist that synthesis makes for it.
     """
+    return Library(library_path(parameters, family), parameters.name, parameters.cores)
+
+
+def library_path(parameters: Parameters, family: str | None = None) -> Path:
+    """Where the library of one configuration is; see `load`."""
+    if carried := shipped(parameters, family):
+        return carried
+    try:
+        check_can_build()
+        tools.verilator(), tools.compiler()  # first, because writing Verilog takes seconds
+    except ToolError as error:
+        device = f"sim:{parameters.architecture}?{parameters.options()}"
+        netlist = f"&netlist={family}" if family else ""
+        raise ToolError(
+            f"{device}{netlist} has no library in this copy of Touchline, and none can be built here "
+            f"({error}); `make dist DEVICES=...` packs the libraries of the devices that it names"
+        ) from None
     text, flags = _emitted(parameters, family), NETLIST_FLAGS if family else ()
-    path = build(text, parameters.name, parameters.dims, parameters.cores, flags, memory_port(parameters))
-    return Library(path, parameters.name, parameters.cores)
+    return build(text, parameters.name, parameters.dims, parameters.cores, flags, memory_port(parameters))
 
 
 def _emitted(parameters: Parameters, family: str | None = None) -> str:
