@@ -21,7 +21,9 @@ from host.transport import TRANSPORTS
 from hw.errors import ParameterError, SpecError
 from hw.parameters import ARCHITECTURES
 
+from .shard import ShardedJoin
 from .slices import Slices, sort_keys
+from .streaming import check_streams, joined, shard_count
 from .task import METRICS, Task, check_architecture
 
 OFFLOADS = ("cpu", "sim", "fpga")
@@ -106,9 +108,16 @@ class StreamJoin:
         if self.partitions is not None and (type(self.partitions) is not int or self.partitions < 1):
             raise ParameterError(f"partitions must be a positive integer or None, not {self.partitions!r}")
         for name, frame in (("r", self.r), ("s", self.s)):
-            if not isinstance(frame, DataFrame) or frame.isStreaming:
-                kind = "a streaming one" if isinstance(frame, DataFrame) else repr(frame)
-                raise SpecError(f"{name} must be a batch DataFrame, not {kind}")
+            if not isinstance(frame, DataFrame):
+                raise SpecError(f"{name} must be a DataFrame, not {frame!r}")
+        self.streaming = self.r.isStreaming
+        if self.streaming != self.s.isStreaming:
+            kinds = [
+                "a streaming DataFrame" if frame.isStreaming else "a batch one" for frame in (self.r, self.s)
+            ]
+            raise SpecError(f"r and s must both be batch or both streaming, not {' and '.join(kinds)}")
+        if self.streaming and self.ordered:
+            raise ParameterError("ordered must be False for streaming DataFrames, not True")
         conf = self.r.sparkSession.conf
         # Spark names columns without regard to case unless told otherwise.
         fold = str if conf.get("spark.sql.caseSensitive") == "true" else str.lower
@@ -122,6 +131,8 @@ class StreamJoin:
             tiebreak=self.tiebreak,
             timezone=conf.get("spark.sql.session.timeZone"),
         )
+        if self.streaming:
+            check_streams(self.r, self.s, self.spec.time)
         if self.offload != "fpga":
             default = {"cpu": "cpu:auto", "sim": f"sim:{self.architecture or ARCHITECTURES[0]}"}
             self.device = self.device or default[self.offload]
@@ -155,7 +166,11 @@ class StreamJoin:
         )
 
     def frame(self, observation: Observation | None = None) -> DataFrame:
-        """The result. Reads the columns of the arrival order to choose the cuts."""
+        """The result. Of batches, reads the columns of the arrival order to choose the cuts."""
+        if self.streaming:
+            shards = shard_count(self.partitions, self.r.sparkSession.conf)
+            join = ShardedJoin(self.spec, shards, "inner", self.device, self.architecture)
+            return self._columns(joined(self.r, self.s, join))
         rows = self._side("r").union(self._side("s"))
         order = rows.drop("r", "s")
         slices = Slices.measure(order.where("t IS NOT NULL"), self.partitions)
@@ -188,7 +203,11 @@ class StreamJoin:
         if observation is not None:
             counts = (F.coalesce(F.sum(f"metrics.{name}"), F.lit(0)).alias(name) for name in METRICS)
             pairs = pairs.observe(observation, *counts)
-        return pairs.where("metrics IS NULL").select(
+        return self._columns(pairs.where("metrics IS NULL"))
+
+    def _columns(self, pairs: DataFrame) -> DataFrame:
+        """The columns of `r` and `s`, by their names in the result."""
+        return pairs.select(
             *(F.col("r").getField(name).alias(alias) for name, alias in zip(self.r.columns, self._names[0])),
             *(F.col("s").getField(name).alias(alias) for name, alias in zip(self.s.columns, self._names[1])),
         )

@@ -1,0 +1,126 @@
+"""Joins of streaming DataFrames: rows are packed, shown to all shards, joined there, and unpacked again.
+
+::
+
+    R -> pack --+--> shards (state store) --+--> [ settle ] --> unpack -> rows
+    S -> pack --+                           |
+                                            +--> metrics
+
+Rows go through Spark's stateful operator as a few Arrow streams, not one by one. `settle` is for outer joins
+over several shards: what leaves one of them without a partner may have had one in another.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.conf import RuntimeConfig
+
+from host.expression import SIDES
+from hw.errors import ParameterError, SpecError
+
+from .chunks import from_bytes, to_bytes
+from .shard import OUTPUT, STREAM_METRICS, Shard, ShardedJoin, alone
+from .shard_keys import shard_keys
+
+#: The name under which a `StreamingQueryListener` finds the counts of `shard.STREAM_METRICS`.
+OBSERVED = "stream_join"
+#: Rows in a packed stream.
+PACKED_ROWS = 1 << 18
+#: Shards that are used unless others are asked for, if Spark shuffles into as many partitions.
+MOST_SHARDS = 4
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+_PACKED = T.StructType([T.StructField("is_s", T.BooleanType()), T.StructField("data", T.BinaryType())])
+_METRICS_TYPE = T.StructType([T.StructField(name, T.LongType()) for name in STREAM_METRICS])
+
+
+def check_streams(r: DataFrame, s: DataFrame, time: tuple[str, str]) -> None:
+    """Refuses streams without a watermark on their event time, and a state store that cannot hold shards."""
+    for side, frame, name in zip(SIDES, (r, s), time):
+        if "spark.watermarkDelayMs" not in (frame.schema[name].metadata or {}):
+            raise SpecError(
+                f"`{side}.{name}` has no watermark, so the join would never know which rows are late; use "
+                f"{side}.withWatermark({name!r}, '10 seconds')"
+            )
+    conf = r.sparkSession.conf
+    provider = conf.get(PROVIDER)
+    if provider != ROCKSDB:
+        raise ParameterError(f"{PROVIDER} must be {ROCKSDB} for streaming joins, not {provider}")
+
+
+def shard_count(partitions: int | None, conf: RuntimeConfig) -> int:
+    """How many shards there are: as many as asked for, or a few."""
+    return partitions or min(int(conf.get("spark.sql.shuffle.partitions")), MOST_SHARDS)
+
+
+def joined(r: DataFrame, s: DataFrame, join: ShardedJoin, observed: str = OBSERVED) -> DataFrame:
+    """The result, with columns `r` and `s`: structs of the rows' own columns, NULL where there is no row."""
+    keys = shard_keys(join.shards)
+    shown = _packed(r, "r").union(_packed(s, "s"))
+    shown = shown.withColumn("shard", F.explode(F.array(*map(F.lit, keys))))
+    output = shown.groupBy("shard").transformWithStateInPandas(
+        Shard(join, keys), OUTPUT, "append", "EventTime"
+    )
+    if join.settles:
+        output = output.repartitionById(join.shards, "owner")
+    schema = T.StructType(
+        [T.StructField("r", r.schema), T.StructField("s", s.schema), T.StructField("metrics", _METRICS_TYPE)]
+    )
+    counts = [F.coalesce(F.sum(f"metrics.{name}"), F.lit(0)).alias(name) for name in STREAM_METRICS]
+    single = F.count_if(F.expr("metrics IS NULL AND (r IS NULL OR s IS NULL)")).alias("alone")
+    return (
+        output.mapInArrow(unpacked(join), schema)
+        .observe(observed, *counts, single)
+        .where("metrics IS NULL")
+        .drop("metrics")
+    )
+
+
+def _packed(frame: DataFrame, side: str) -> DataFrame:
+    """The rows of one stream as a few Arrow streams."""
+    is_s = side == "s"
+
+    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        waiting: list[pa.RecordBatch] = []
+        for batch in batches:
+            waiting.append(batch)
+            if sum(part.num_rows for part in waiting) >= PACKED_ROWS:
+                yield packed(waiting)
+                waiting = []
+        if waiting:
+            yield packed(waiting)
+
+    def packed(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        data = to_bytes(pa.Table.from_batches(batches))
+        return pa.RecordBatch.from_pydict({"is_s": [is_s], "data": [data]})
+
+    return frame.select(F.struct("*").alias("row")).mapInArrow(pack, _PACKED)
+
+
+def unpacked(join: ShardedJoin) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What turns the shards' output into rows."""
+    types = [pa.struct(join.spec.schemas[side]) for side in SIDES]
+
+    def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        left: list[tuple[str, pa.Table]] = []
+        met: dict[str, list[np.ndarray]] = {side: [np.empty(0, np.int64)] for side in SIDES}
+        for batch in batches:
+            for kind, data in zip(batch["kind"].to_pylist(), batch["data"].to_pylist()):
+                what, _, side = kind.partition(" ")
+                rows = from_bytes(data)
+                if what == "rows":
+                    yield from rows.to_batches()
+                elif what == "left":
+                    left.append((side, rows))
+                else:
+                    met[side].append(rows["number"].to_numpy())
+        for side, rows in left:
+            single = ~np.isin(rows["number"].to_numpy(), np.concatenate(met[side]))
+            yield alone(rows["row"].filter(pa.array(single)), SIDES.index(side), types)
+
+    return unpack

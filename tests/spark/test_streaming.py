@@ -1,0 +1,130 @@
+"""Streaming joins in Spark: micro-batches, watermarks, restarts, and what is refused."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from hw.errors import ParameterError, SpecError
+from spark_offload import stream_join
+from spark_offload.shard_keys import shard_keys
+from spark_offload.streaming import OBSERVED, PROVIDER, ROCKSDB
+
+SECOND = 1_000_000
+BAND = "r.x BETWEEN s.a - 3 AND s.a + 3"
+SCHEMA = "ts timestamp, {} int, seq long"
+#: Seconds in which a query with a few micro-batches must end.
+LIMIT = 300
+
+
+@pytest.fixture(autouse=True)
+def rocksdb(spark):
+    """State stores as streaming joins need them, and as many partitions as shards."""
+    settings = {PROVIDER: ROCKSDB, "spark.sql.shuffle.partitions": "2"}
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+def rows(rng: np.random.Generator, value: str, count: int, first: int, last: int) -> pa.Table:
+    """Rows of times between two seconds, with ties and NULLs."""
+    ts = rng.integers(first * 4, last * 4, count) * (SECOND // 4)
+    return pa.table(
+        {
+            "ts": pa.array(ts, pa.timestamp("us", tz="UTC"), mask=rng.random(count) < 0.02),
+            value: pa.array(rng.integers(0, 40, count), pa.int32(), mask=rng.random(count) < 0.05),
+            "seq": pa.array(first * 1000 + np.arange(count)),
+        }
+    )
+
+
+class Source:
+    """A folder of Parquet files, each a micro-batch of a stream."""
+
+    def __init__(self, folder: Path, value: str):
+        self.folder, self.schema, self.count = folder, SCHEMA.format(value), 0
+        folder.mkdir()
+
+    def add(self, table: pa.Table) -> None:
+        pq.write_table(table, self.folder / f"{self.count:03}.parquet")
+        self.count += 1
+
+    def stream(self, spark, delay: str | None = "2 seconds") -> DataFrame:
+        frame = spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1)
+        frame = frame.option("latestFirst", False).parquet(str(self.folder))
+        return frame if delay is None else frame.withWatermark("ts", delay)
+
+    def batch(self, spark) -> DataFrame:
+        return spark.read.schema(self.schema).parquet(str(self.folder))
+
+
+@pytest.fixture
+def sources(tmp_path) -> tuple[Source, Source]:
+    return Source(tmp_path / "r", "x"), Source(tmp_path / "s", "a")
+
+
+def run(joined: DataFrame, folder: Path):
+    """Runs a query to the end of its input, into Parquet files; returns it."""
+    query = (
+        joined.writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .option("path", str(folder / "output"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(LIMIT)
+    return query
+
+
+def bag(frame: DataFrame) -> Counter:
+    return Counter(map(tuple, frame.collect()))
+
+
+def output(spark, folder: Path) -> Counter:
+    return bag(spark.read.parquet(str(folder / "output")))
+
+
+def test_keys_are_spread_evenly(spark):
+    """The hash of the key of shard k is k, so shards lie on different partitions."""
+    keys = shard_keys(200)
+    hashes = spark.range(1).select(*(F.hash(F.lit(key)) for key in keys)).first()
+    assert list(hashes) == list(range(200))
+
+
+def test_a_stream_gives_what_the_batch_gives(spark, sources, tmp_path, rng):
+    """Over a restart, with late rows, which are dropped and counted."""
+    for first in (10, 14):
+        for source, value in zip(sources, "xa"):
+            source.add(rows(rng, value, 60, first, first + 5))
+    arguments = {"on": BAND, "window": ("3 seconds", "1 second"), "time": "ts", "partitions": 2}
+    r, s = (source.stream(spark) for source in sources)
+    query = run(stream_join(r, s, **arguments), tmp_path)
+    counts = [p.observedMetrics[OBSERVED].asDict() for p in query.recentProgress if p.observedMetrics]
+    expected = bag(stream_join(*(source.batch(spark) for source in sources), **arguments))
+    assert output(spark, tmp_path) == expected
+    undated = sum(source.batch(spark).where("ts IS NULL").count() for source in sources)
+    assert sum(count["undated"] for count in counts) == undated
+    assert sum(count["tuples"] for count in counts) == 240 - undated
+    assert sum(count["pairs"] for count in counts) == expected.total()
+    assert sum(count["late"] for count in counts) == 0
+
+    # The watermark is now at 2 seconds before the newest row of the slower stream, which is before 19.
+    late = rows(rng, "x", 5, 3, 9).drop_columns("ts")
+    late = late.add_column(0, "ts", pa.array(np.arange(3, 8) * SECOND, pa.timestamp("us", tz="UTC")))
+    sources[0].add(late)
+    sources[1].add(rows(rng, "a", 50, 18, 22))
+    query = run(stream_join(r, s, **arguments), tmp_path)
+    counts = [p.observedMetrics[OBSERVED].asDict() for p in query.recentProgress if p.observedMetrics]
+    assert sum(count["late"] for count in counts) == 5
+    in_time = sources[0].batch(spark).where("ts IS NULL OR ts >= timestamp'1970-01-01 00:00:10'")
+    expected = bag(stream_join(in_time, sources[1].batch(spark), **arguments))
+    assert output(spark, tmp_path) == expected
