@@ -183,10 +183,10 @@ def _hash(array: pa.Array) -> np.ndarray:
     powers = np.multiply.accumulate(np.full(int(lengths.max(initial=0)) + 1, _MULTIPLIER, np.uint64))
     weighed = (raw.astype(np.uint64) + _ONE) * powers[np.arange(len(raw)) - np.repeat(starts, lengths)]
     sums = np.concatenate([[_ZERO], np.cumsum(weighed, dtype=np.uint64)])
-    return _mix(sums[starts + lengths] - sums[starts] + lengths.astype(np.uint64))[place]
+    return mix(sums[starts + lengths] - sums[starts] + lengths.astype(np.uint64))[place]
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
+def mix(x: np.ndarray) -> np.ndarray:
     """The finaliser of splitmix64, so that every bit of the hash depends on every byte."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -110,6 +110,14 @@ class Chunks:
         self.directory.entries.append(entry)
         self.replace(entry, rows)
 
+    def put(self, kind: str, rows: pa.Table) -> None:
+        """Makes rows the only chunk of a kind."""
+        known = next((entry for entry in self.directory.entries if entry.kind == kind), None)
+        if known is None:
+            self.add(kind, rows)
+        else:
+            self.replace(known, rows)
+
     def replace(self, old: Entry, rows: pa.Table) -> None:
         """Puts other rows into a chunk; without any it is removed."""
         place = self.directory.entries.index(old)

@@ -8,8 +8,8 @@
 
 Two rows meet where the older is stored; rows that are new in the same micro-batch meet where R's is stored.
 All shards see the same rows and the same watermark, so they number rows alike without talking. A row at or
-before the watermark of its micro-batch is late. With windows of rows, rows wait until the watermark has passed
-them, and then come in arrival order, as in a batch.
+before the watermark of its micro-batch is late. With windows of rows, rows wait until the watermark has
+passed them, and then come in arrival order, as in a batch.
 
 In an outer join a row without a partner comes out when its window has passed, which all shards know in the
 same micro-batch. The shard that stores it offers it then, and those where it had a partner say so.
@@ -26,15 +26,19 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from host import encoding
 from host.arrival import Arrivals, Side
 from host.cpu import open_cpu
 from host.device import open_when_free
+from host.evaluate import Rows as Columns
 from host.expression import SIDES
+from host.pieces import OUTER
 from host.session import Session, Stats
 from host.spec import JoinSpec
 from hw.errors import DataError
 
 from .chunks import Chunks, Entry, from_bytes, to_bytes
+from .groups import Groups
 from .task import check_architecture, scheduled_device
 
 #: What a micro-batch reports beside its results; `state_rows` are those in the state stores.
@@ -43,8 +47,6 @@ METRICS_TYPE = pa.struct([(name, pa.int64()) for name in STREAM_METRICS])
 #: Rows in a batch that goes back to Spark.
 BATCH_ROWS = 1 << 16
 _LOWEST = np.iinfo(np.int64).min
-#: Which rows come out without a partner, of R and of S.
-OUTER = {"inner": (False, False), "left": (True, False), "right": (False, True), "full": (True, True)}
 
 _NOTHING = pa.table({"row": pa.nulls(0), "number": pa.array([], pa.int64()), "age": pa.array([], pa.int64())})
 
@@ -70,8 +72,8 @@ class ShardedJoin:
 
     @property
     def settles(self) -> bool:
-        """Whether shards must compare notes on which rows have had a partner."""
-        return self.how != "inner" and self.shards > 1
+        """Whether a row may have partners in several shards, and none of them may be its own."""
+        return self.how != "inner" and self.shards > 1 and not self.spec.by
 
     def described(self) -> dict:
         """All that a checkpoint depends on: it can be continued only by a join of the same description."""
@@ -82,6 +84,7 @@ class ShardedJoin:
             "window": [spec.window.kind, spec.window.r, spec.window.s],
             "time": list(spec.time),
             "how": self.how,
+            "by": [list(pair) for pair in spec.by],
             "tiebreak": [list(pair) for pair in spec.tiebreak],
             "time zone": spec.timezone,
             "columns of r": _columns(spec.r_schema),
@@ -104,7 +107,9 @@ class ShardedJoin:
 class Rows:
     """Rows of one stream, their numbers in it, and their ages: in what the window counts, time or rows."""
 
-    table: pa.Table  #: row, number, age, and before: how many rows of the other stream came before
+    #: row, number, age, and before: how many rows of the other stream came before. With windows of rows by
+    #: key, age and before count the rows of a key alone, and group is the number of the key.
+    table: pa.Table
 
     def __len__(self) -> int:
         return self.table.num_rows
@@ -120,6 +125,10 @@ class Rows:
     @property
     def before(self) -> np.ndarray:
         return self.table["before"].to_numpy()
+
+    @property
+    def group(self) -> np.ndarray:
+        return self.table["group"].to_numpy()
 
     def where(self, mask: np.ndarray) -> "Rows":
         return self if mask.all() else Rows(self.table.filter(pa.array(mask)))
@@ -178,7 +187,11 @@ class Shard(StatefulProcessor):
 
 
 class Step:
-    """What a micro-batch does to a shard."""
+    """What a micro-batch does to a shard.
+
+    A row's age is its event time, or its number in what the window counts; `group` is there with windows of
+    rows by key only.
+    """
 
     def __init__(self, join: ShardedJoin, chunks: Chunks, shard: int, watermark: int):
         self._join, self._spec, self._chunks, self._shard = join, join.spec, chunks, shard
@@ -191,14 +204,16 @@ class Step:
 
     def run(self, *tables: pa.Table) -> Iterator[pd.DataFrame]:
         """Joins the new rows of R and of S, keeps what later ones may join; yields rows of `OUTPUT`."""
-        before = self._limits(self._passed[0])
-        new = self._numbered([self._in_time(table, side) for table, side in zip(tables, SIDES)])
-        mine = [rows.where(rows.number % self._join.shards == self._shard) for rows in new]
+        yield from self._undated(tables)
+        tables = [self._mine(self._in_time(table, side), side) for table, side in zip(tables, SIDES)]
+        counts = self._chunks.directory.counts
+        new = self._numbered(tables)
+        mine = [rows.where(self._stored(rows)) for rows in new]
         if any(map(len, new)):
             yield from self._pairs(new, mine)
         for rows, kind in zip(mine, SIDES):
             self._chunks.add(kind, rows.table)
-        yield from self._leave(before, self._limits(self._passed[1]))
+        yield from self._leave(*self._limits(counts))
         self._metrics["tuples"] = sum(map(len, mine))
         self._metrics["state_rows"] = sum(
             self._chunks.rows(kind) for side in SIDES for kind in (side, f"waiting {side}")
@@ -212,14 +227,37 @@ class Step:
 
     # Rows that come
 
+    def _undated(self, tables: list[pa.Table]) -> Iterator[pd.DataFrame]:
+        """Rows without event time have no partner. One shard speaks for all."""
+        for k, (table, side) in enumerate(zip(tables, SIDES)):
+            undated = table.filter(self._spec.times(table, side).is_null())
+            if self._shard == 0 and undated.num_rows:
+                self._metrics["undated"] += undated.num_rows
+                if self._outer[k]:
+                    yield self._output("rows", alone(undated.to_struct_array(), k, self._types))
+
     def _in_time(self, table: pa.Table, side: str) -> pa.Table:
-        """The rows after the watermark. The others are counted, by one shard for all."""
+        """The rows after the watermark. Late ones are counted, by one shard for all."""
         times = self._spec.times(table, side)
-        kept = table.filter(pc.fill_null(pc.greater(times, self._passed[1]), False))
         if self._shard == 0:
-            self._metrics["undated"] += times.null_count
-            self._metrics["late"] += table.num_rows - kept.num_rows - times.null_count
-        return kept
+            self._metrics["late"] += pc.sum(pc.less_equal(times, self._passed[1])).as_py() or 0
+        return table.filter(pc.fill_null(pc.greater(times, self._passed[1]), False))
+
+    def _mine(self, table: pa.Table, side: str) -> pa.Table:
+        """The rows of the keys that this shard has, if rows join only within a key; otherwise all."""
+        if not self._spec.by:
+            return table
+        hashed = np.zeros(table.num_rows, np.uint64)
+        for pair in self._spec.by:
+            column = Columns.of(side, table).column(side, pair[SIDES.index(side)])
+            hashed = encoding.mix(hashed ^ encoding.encode(column)[0])
+        return table.filter(pa.array(hashed % np.uint64(self._join.shards) == self._shard))
+
+    def _stored(self, rows: Rows) -> np.ndarray:
+        """Which rows this shard stores."""
+        if self._spec.by:
+            return np.ones(len(rows), bool)
+        return rows.number % self._join.shards == self._shard
 
     def _numbered(self, tables: list[pa.Table]) -> list[Rows]:
         """The rows that arrive now, in arrival order, with their numbers in the whole streams."""
@@ -227,16 +265,25 @@ class Step:
         if by_rows:
             tables = [self._released(table, side) for table, side in zip(tables, SIDES)]
         arrivals = self._spec.arrange(*tables)
-        counts, rows = self._chunks.directory.counts, []
-        for k, side in enumerate((arrivals.r, arrivals.s)):
-            number = side.index + counts[k]
-            columns = [
-                side.rows.to_struct_array(),
-                *map(pa.array, (number, number if by_rows else side.time, side.before + counts[1 - k])),
-            ]
-            rows.append(Rows(pa.table(columns, ["row", "number", "age", "before"])))
-        self._chunks.directory.counts = [count + len(part) for count, part in zip(counts, rows)]
-        return rows
+        sides, counts = (arrivals.r, arrivals.s), self._chunks.directory.counts
+        self._chunks.directory.counts = [count + len(side.time) for count, side in zip(counts, sides)]
+        columns = [
+            {
+                "row": side.rows.to_struct_array(),
+                "number": side.index + counts[k],
+                "age": side.index + counts[k] if by_rows else side.time,
+                "before": side.before + counts[1 - k],
+            }
+            for k, side in enumerate(sides)
+        ]
+        if self._spec.by_key:
+            known = [table for _, table in self._chunks.of("groups")]
+            self._groups = Groups(self._spec, known[0] if known else None)
+            for mine, grouped in zip(columns, self._groups.number(arrivals)):
+                mine.update(zip(("age", "before", "group"), grouped))
+            if any(map(len, (arrivals.r.time, arrivals.s.time))):
+                self._chunks.put("groups", self._groups.table)
+        return [Rows(pa.table(mine)) for mine in columns]
 
     def _released(self, table: pa.Table, side: str) -> pa.Table:
         """The rows held back that the watermark has passed now; the new ones are held back."""
@@ -280,14 +327,21 @@ class Step:
                     yield self._output("rows", batch(*both))
                 for k, side in enumerate((r, s)):
                     if self._outer[k]:
-                        met = side.take(np.unique(found[k])).table.select(["number", "age"])
+                        met = side.take(np.unique(found[k])).table.drop_columns(["row", "before"])
                         self._chunks.add(f"met {SIDES[k]}", met)
 
     def _arrivals(self, r: Rows, s: Rows) -> tuple[Arrivals, list[np.ndarray]]:
         """Rows in the order in which windows count them, and which row each of them is."""
-        orders = [np.argsort(side.age, kind="stable") for side in (r, s)]
+        orders = [
+            np.lexsort([side.age, side.group]) if self._spec.by_key else np.argsort(side.age, kind="stable")
+            for side in (r, s)
+        ]
         r, s = (side.take(order) for side, order in zip((r, s), orders))
-        if self._spec.window.kind == "rows":
+        if self._spec.by_key:
+            # Keys one after another, each numbered as if it were alone: `on` has that keys are equal.
+            span = 1 + max(int(numbers.max()) for side in (r, s) for numbers in (side.age, side.before))
+            places = [(side.age + span * side.group, side.before + span * side.group) for side in (r, s)]
+        elif self._spec.window.kind == "rows":
             places = [(side.number, side.before) for side in (r, s)]
         else:
             # Rows of streams do not come in the order of event time, so their numbers are not in order.
@@ -301,38 +355,48 @@ class Step:
 
     # Rows that leave
 
-    def _limits(self, passed: int) -> list[int]:
-        """The ages below which rows of R and of S join no row after those that have come."""
-        window = self._spec.window
-        ends = self._chunks.directory.counts if window.kind == "rows" else (passed + 1, passed + 1)
-        return [max(end - size, _LOWEST) for end, size in zip(ends, (window.r, window.s))]
+    def _limits(self, counts: list[int]) -> list[list]:
+        """The ages below which rows of R and of S had left, and those below which they leave now.
 
-    def _leave(self, before: list[int], now: list[int]) -> Iterator[pd.DataFrame]:
+        With windows of rows by key each group has its own. `counts` are those before this micro-batch.
+        """
+        if self._spec.by_key:
+            ends = self._groups.begun, self._groups.counts
+        elif self._spec.window.kind == "rows":
+            ends = counts, self._chunks.directory.counts
+        else:
+            ends = [[passed + 1] * 2 for passed in self._passed]
+        sizes = self._spec.window.r, self._spec.window.s
+        limits = [[end - size for end, size in zip(both, sizes)] for both in ends]
+        return limits if self._spec.by_key else [[max(limit, _LOWEST) for limit in both] for both in limits]
+
+    def _leave(self, before, now) -> Iterator[pd.DataFrame]:
         """Drops the rows whose window has passed; those that had no partner come out, in an outer join."""
         for k, side in enumerate(SIDES):
             met = self._leaving(f"met {side}", before[k], now[k])
             gone = self._leaving(side, before[k], now[k])
             if not self._outer[k]:
                 continue
-            alone = gone.where(~np.isin(gone.number, met.number))
+            single = gone.where(~np.isin(gone.number, met.number))
             if not self._join.settles:
-                yield from self._alone(alone, k)
+                yield from self._alone(single, k)
                 continue
-            if len(alone):
-                yield self._output(f"left {side}", alone.table.select(["row", "number"]))
+            if len(single):
+                yield self._output(f"left {side}", single.table.select(["row", "number"]))
             owners = met.number % self._join.shards
             for owner in np.unique(owners[owners != self._shard]).tolist():
                 theirs = met.where(owners == owner)
                 yield self._output(f"met {side}", theirs.table.select(["number"]), owner)
 
-    def _leaving(self, kind: str, before: int, now: int) -> Rows:
+    def _leaving(self, kind: str, before, now) -> Rows:
         """The rows in chunks of a kind that leave in this micro-batch, and have not left before."""
-        leaving = []
+        leaving = [_NOTHING]
         for entry, table in self._chunks.of(kind):
-            age = table["age"].to_numpy()
-            leaving.append(table.filter(pa.array((age >= before) & (age < now))))
-            self._trim(entry, table, age >= now)
-        return Rows(pa.concat_tables(leaving) if leaving else _NOTHING)
+            rows = Rows(table)
+            first, last = (limit[rows.group] if self._spec.by_key else limit for limit in (before, now))
+            leaving.append(table.filter(pa.array((rows.age >= first) & (rows.age < last))))
+            self._trim(entry, table, rows.age >= last)
+        return Rows(pa.concat_tables(leaving[1:] or leaving))
 
     def _alone(self, rows: Rows, k: int) -> Iterator[pd.DataFrame]:
         """Results of rows without a partner."""

@@ -1,8 +1,8 @@
 """Keys of shards: chosen so that Spark spreads them evenly over its partitions.
 
-Spark puts a key into the partition `hash(key) mod partitions`. Its hash of an integer (Murmur3 of 32 bits) can
-be undone, so the key of shard k is the integer whose hash is k, and two shards share a partition only if there
-are more shards than partitions. The keys depend on nothing else, so those of a checkpoint stay the same.
+Spark puts a key into the partition `hash(key) mod partitions`. Its hash of an integer (Murmur3 of 32 bits)
+can be undone, so the key of shard k is the integer whose hash is k, and two shards share a partition only if
+there are more shards than partitions. The keys depend on nothing else: those of a checkpoint stay the same.
 """
 
 _BITS = 32

@@ -23,7 +23,7 @@ from hw.parameters import ARCHITECTURES
 
 from .shard import ShardedJoin
 from .slices import Slices, sort_keys
-from .streaming import check_streams, joined, shard_count
+from .streaming import both_streaming, check_streams, joined, shard_count
 from .task import METRICS, Task, check_architecture
 
 OFFLOADS = ("cpu", "sim", "fpga")
@@ -110,14 +110,7 @@ class StreamJoin:
         for name, frame in (("r", self.r), ("s", self.s)):
             if not isinstance(frame, DataFrame):
                 raise SpecError(f"{name} must be a DataFrame, not {frame!r}")
-        self.streaming = self.r.isStreaming
-        if self.streaming != self.s.isStreaming:
-            kinds = [
-                "a streaming DataFrame" if frame.isStreaming else "a batch one" for frame in (self.r, self.s)
-            ]
-            raise SpecError(f"r and s must both be batch or both streaming, not {' and '.join(kinds)}")
-        if self.streaming and self.ordered:
-            raise ParameterError("ordered must be False for streaming DataFrames, not True")
+        self.streaming = both_streaming(self.r, self.s)
         conf = self.r.sparkSession.conf
         # Spark names columns without regard to case unless told otherwise.
         fold = str if conf.get("spark.sql.caseSensitive") == "true" else str.lower
@@ -132,7 +125,7 @@ class StreamJoin:
             timezone=conf.get("spark.sql.session.timeZone"),
         )
         if self.streaming:
-            check_streams(self.r, self.s, self.spec.time)
+            check_streams(self.r, self.s, self.spec.time, self.ordered)
         if self.offload != "fpga":
             default = {"cpu": "cpu:auto", "sim": f"sim:{self.architecture or ARCHITECTURES[0]}"}
             self.device = self.device or default[self.offload]

@@ -39,8 +39,18 @@ _PACKED = T.StructType([T.StructField("is_s", T.BooleanType()), T.StructField("d
 _METRICS_TYPE = T.StructType([T.StructField(name, T.LongType()) for name in STREAM_METRICS])
 
 
-def check_streams(r: DataFrame, s: DataFrame, time: tuple[str, str]) -> None:
-    """Refuses streams without a watermark on their event time, and a state store that cannot hold shards."""
+def both_streaming(r: DataFrame, s: DataFrame) -> bool:
+    """Whether the two are streams; they must be of one kind."""
+    if r.isStreaming != s.isStreaming:
+        kinds = " and ".join("streaming" if frame.isStreaming else "batch" for frame in (r, s))
+        raise SpecError(f"r and s must both be batch or both be streaming DataFrames, not {kinds}")
+    return r.isStreaming
+
+
+def check_streams(r: DataFrame, s: DataFrame, time: tuple[str, str], ordered: bool) -> None:
+    """Refuses what streams cannot do, missing watermarks, and state stores that cannot hold shards."""
+    if ordered:
+        raise ParameterError("ordered must be False for streaming DataFrames, not True")
     for side, frame, name in zip(SIDES, (r, s), time):
         if "spark.watermarkDelayMs" not in (frame.schema[name].metadata or {}):
             raise SpecError(

@@ -45,10 +45,19 @@ class Shards:
             batches += unpacked(self.join)([pa.RecordBatch.from_pandas(owned, preserve_index=False)])
         return self._rows(batches)
 
-    def attempt(self, *rows) -> None:
-        """A micro-batch that fails at its end: what it has changed in the state store is forgotten."""
-        before = deepcopy((self.tester.handle.value_states, self.tester.handle.map_states))
-        raise NotImplementedError
+    def fail(self, r: pa.Table, s: pa.Table, watermark: int) -> None:
+        """A micro-batch that fails when all is done: Spark goes on from the state before it."""
+        handle, told = self.tester.handle, (self.metrics.copy(), self.state_rows)
+        stores = [*handle.value_states.values(), *handle.map_states.values()]
+        states = [deepcopy(store.state) for store in stores]
+        timers, now = deepcopy(handle._timers._key_to_timers), self.tester._currentWatermarkMs
+        self.run(r, s, watermark)
+        for store, state in zip(stores, states):
+            store.state = state
+        handle._timers._key_to_timers = timers
+        self.tester._currentWatermarkMs = now
+        handle.setWatermark(now)
+        self.metrics, self.state_rows = told
 
     def _rows(self, batches: list[pa.RecordBatch]) -> pa.Table:
         empty = pa.table({side: pa.nulls(0, pa.struct(self.join.spec.schemas[side])) for side in "rs"})

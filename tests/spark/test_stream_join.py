@@ -380,13 +380,6 @@ def test_bad_arguments(streams, options, error, message):
     assert str(caught.value) == message
 
 
-def test_a_streaming_frame_is_refused(spark, streams):
-    live = spark.readStream.format("rate").load().selectExpr("timestamp AS ts", "value AS x")
-    with pytest.raises(SpecError) as caught:
-        stream_join(live, streams[1], BAND, "1 second", "ts")
-    assert str(caught.value) == "r must be a batch DataFrame, not a streaming one"
-
-
 @pytest.mark.parametrize(
     "columns, message",
     [

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -128,3 +128,50 @@ def test_a_stream_gives_what_the_batch_gives(spark, sources, tmp_path, rng):
     in_time = sources[0].batch(spark).where("ts IS NULL OR ts >= timestamp'1970-01-01 00:00:10'")
     expected = bag(stream_join(in_time, sources[1].batch(spark), **arguments))
     assert output(spark, tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    "bad, error, message",
+    [
+        (
+            {"r": "batch"},
+            SpecError,
+            "r and s must both be batch or both be streaming DataFrames, not batch and streaming",
+        ),
+        (
+            {"s": "no watermark"},
+            SpecError,
+            "`s.ts` has no watermark, so the join would never know which rows are late; use "
+            "s.withWatermark('ts', '10 seconds')",
+        ),
+        ({"ordered": True}, ParameterError, "ordered must be False for streaming DataFrames, not True"),
+        (
+            {"provider": "org.example.Other"},
+            ParameterError,
+            f"{PROVIDER} must be {ROCKSDB} for streaming joins, not org.example.Other",
+        ),
+    ],
+)
+def test_bad_streams(spark, sources, bad, error, message):
+    makers = {
+        "stream": lambda source: source.stream(spark),
+        "batch": lambda source: source.batch(spark),
+        "no watermark": lambda source: source.stream(spark, delay=None),
+    }
+    frames = {side: makers[bad.get(side, "stream")](source) for side, source in zip("rs", sources)}
+    bad = {name: value for name, value in bad.items() if name not in frames}
+    spark.conf.set(PROVIDER, bad.pop("provider", ROCKSDB))
+    with pytest.raises(error) as caught:
+        stream_join(**frames, on=BAND, window="1 second", time="ts", **bad)
+    assert str(caught.value) == message
+
+
+def test_native_spark_refuses_the_same_query(spark, sources):
+    """A band alone is nothing that Spark's stream-stream join takes."""
+    for source, value in zip(sources, "xa"):
+        source.add(rows(np.random.default_rng(1), value, 1, 10, 11))
+    r, s = (source.stream(spark).alias(side) for side, source in zip("rs", sources))
+    near = F.expr(f"{BAND} AND r.ts BETWEEN s.ts - INTERVAL 1 SECOND AND s.ts + INTERVAL 3 SECONDS")
+    query = r.join(s, near).writeStream.format("noop").trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match="without equality predicate"):
+        query.awaitTermination(LIMIT)
