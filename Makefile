@@ -21,11 +21,11 @@ test: $(STAMP) ## run the tests
 demo: $(STAMP) ## join the papers' benchmark streams with Spark on simulated gateware
 	$(PYTHON) -m spark_offload.demo
 
-sim: $(STAMP) ## cocotb regression, or one configuration: make sim CORES=16 (ARCH= SEGMENT= LANES= BUFFER= DIMS= FANOUT= ORDERING= LINK= SEED=)
+sim: $(STAMP) ## cocotb regression, or one configuration: make sim CORES=16 (ARCH= SEGMENT= LANES= BUFFER= DIMS= FANOUT= ORDERING= LEVELS= LINK= SEED=)
 	$(PYTHON) -m sim.regression $(if $(ARCH),--architecture $(ARCH)) $(if $(CORES),--cores $(CORES)) \
 	  $(if $(SEGMENT),--segment $(SEGMENT)) $(if $(LANES),--lanes $(LANES)) $(if $(BUFFER),--buffer $(BUFFER)) \
 	  $(if $(DIMS),--dims $(DIMS)) $(if $(FANOUT),--fanout $(FANOUT)) $(if $(ORDERING),--ordering $(ORDERING)) \
-	  $(if $(LINK),--link $(LINK)) $(if $(SEED),--seed $(SEED))
+	  $(if $(LEVELS),--levels $(LEVELS)) $(if $(LINK),--link $(LINK)) $(if $(SEED),--seed $(SEED))
 
 bitstream: $(STAMP) ## a board's bitstream: make bitstream BOARD=ulx3s-85f (ARCH= CORES= SEGMENT= LANES= BUFFER= DIMS= FANOUT= ORDERING= MHZ= BAUD= SEEDS=)
 	$(PYTHON) -m hw.bitstream $(if $(BOARD),--board $(BOARD)) $(if $(ARCH),--architecture $(ARCH)) \
@@ -52,6 +52,7 @@ bench: $(STAMP) ## cycles per tuple of the larger configurations; the CPU engine
 	$(if $(ONLY),,$(PYTHON) -m sim.bench)
 	$(if $(ONLY),,$(PYTHON) -m sim.bench_insertion)
 	$(if $(ONLY),,$(PYTHON) -m sim.bench_probing)
+	$(if $(ONLY),,$(PYTHON) -m sim.bench_bisort)
 	timeout 1800 $(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(PYTHON) -m spark_offload.bench_cpu $(if $(ONLY),--only $(ONLY)) $(if $(RESUME),--resume)
 

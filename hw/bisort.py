@@ -6,33 +6,35 @@
                     |                                                                     |
               [ batch buffer R ]--+--> [ packer ] -> [ sorter ] --+--> [ probing R ] --+--+--> results
               [ batch buffer S ]--+                               +--> [ probing S ] --+  |
-                    |  |                                          +--> [ insertion ]   |  |
-                    |  +--> one by one --> [ linear search R, S ] --------|------------|--+
-                    +-----> row by row ----------^                        | index -----^
-                                                                          |            |
-              [ subwindows R ]  slots, counts, widths                  [ shared reads, writes ]
-              [ subwindows S ]                                                    |
-                                                                               memory
+                    |  |                                          +--> [ run ]         |  |
+                    |  +--> one by one --> [ linear search R, S ] -------|-------------|--+
+                    +-----> row by row ----------^                 [ insertion ] ------^ index
+                                                                         |             |
+              [ subwindows R ]  slots, counts, widths                 [ shared reads, writes ]
+              [ subwindows S ]                                                   |
+                                                                              memory
 
 The paper is "PanJoin: A Partition-based Adaptive Stream Join", sections III-D and IV. A stream's window is a
 ring of subwindows. Its newest tuples wait in a batch buffer. In an episode, which a full buffer begins, or a
 mark or a flush, the new tuples of R probe all subwindows of S and, one after another, the insertion buffer of
 S; then they become members of R's insertion buffer, or all of that is merged into R's newest subwindow. Then
 the new tuples of S do the same, and find those of R too: so two tuples meet once, when the later one probes.
+
+A merge goes on in the background. Until its array is there, the old one is probed, and what is merged can
+be searched in the buffer. The change takes place between episodes, or before the newest subwindow is probed.
 """
 
 from dataclasses import dataclass
-from math import isqrt
 
 from amaranth import Cat, Module, Mux, Signal, Value
-from amaranth.lib import data, enum, wiring
+from amaranth.lib import data, enum, fifo, wiring
 from amaranth.lib.wiring import Out
 
 from .batch_buffer import BatchBuffer
 from .evictions import Evictions
 from .flit_packer import FlitPacker
-from .insertion import Insertion
 from .ledger import OPTION_LAYOUT
+from .levels import LeveledInsertion, small_words
 from .materialiser import Materialiser
 from .memory_port import MemoryPort
 from .parameters import Parameters
@@ -62,9 +64,11 @@ class Geometry:
     partition: int  #: records of a partition
     partitions: int  #: of a subwindow
     places: int  #: subwindows of a ring
-    slots: int  #: arrays of a stream
+    slots: int  #: arrays of a stream, and behind them the room of its small ones
     stride: int  #: words of an array
     linear: int  #: the most tuples of an insertion buffer
+    banks: int  #: arrays of a stream that have an index
+    bases: tuple[int, int]  #: the words from which on the small arrays of R and S lie
     port: MemoryPort
 
     @classmethod
@@ -74,10 +78,18 @@ class Geometry:
         most = p.segment + p.buffer - 1
         partition = max(4 * p.lanes, _power_of_two(-(-most // MOST_PARTITIONS)))
         partitions = max(2, _power_of_two(-(-most // partition)))
-        slots = p.cores + 2
+        # A tuple costs `levels * (most / linear) ** (1 / levels) / 2` words of merges and `linear / 2` of
+        # linear search, at least when both are about alike.
+        linear = min(p.buffer - 1, int((2 * p.segment) ** (1 / (p.levels + 1))))
+        main = p.cores + 2
         stride = _power_of_two(-(-most // p.lanes))
+        small = 2 * sum(small_words(most, linear + 1, p.levels, p.lanes))
+        slots = main + -(-small // stride)
         record = record_layouts(p.dims)["s"]
         address = address_layout(stride, slots)
+        bases = tuple(
+            address.const({"slot": main if small else 0, "side": side}).as_bits() for side in range(2)
+        )
         return cls(
             most=most,
             partition=partition,
@@ -85,9 +97,9 @@ class Geometry:
             places=p.cores + 1,
             slots=slots,
             stride=stride,
-            # A tuple costs most / linear words of merges and linear / 2 words of linear search, at least when
-            # both are alike.
-            linear=min(p.buffer - 1, isqrt(2 * p.segment)),
+            linear=linear,
+            banks=main + 2 * (p.levels - 1),
+            bases=bases,
             port=MemoryPort(p.lanes * record.size, address.size),
         )
 
@@ -127,7 +139,10 @@ class BiSort(wiring.Component):
     Tuples are taken one per cycle between episodes. An episode of b new tuples of one stream, with n tuples
     in the other's window and m in the newest subwindow of their own, takes about b cycles and those of
     `Sorter` to sort, the words of n that `Search` reads, one for each further word that may match and for
-    each pair, and `m / lanes` to merge.
+    each pair. The merge, of `m / lanes` cycles, goes on while tuples are taken and the next ones probe; of a
+    batch that is more than half an insertion buffer, only the newest subwindow of n waits for it.
+
+    With `levels`, the newest subwindow has small arrays beside the main one, which are probed behind it.
     """
 
     def __init__(self, parameters: Parameters):
@@ -146,7 +161,8 @@ class BiSort(wiring.Component):
 
         buffers, rings, probings, linears = [], [], [], []
         for name in SIDES:
-            buffer = m.submodules[f"buffer_{name}"] = BatchBuffer(record, lanes, p.buffer)
+            # Room for what is merged, and for the batch behind it.
+            buffer = m.submodules[f"buffer_{name}"] = BatchBuffer(record, lanes, 2 * p.buffer)
             ring = m.submodules[f"subwindows_{name}"] = Subwindows(g.places, g.most, dims[0].width)
             probing = m.submodules[f"probing_{name}"] = Probing(
                 dims,
@@ -154,27 +170,38 @@ class BiSort(wiring.Component):
                 lanes,
                 partition=g.partition,
                 partitions=g.partitions,
-                banks=g.slots,
+                banks=g.banks,
                 batch=p.buffer,
                 address_width=address_width,
                 ahead=AHEAD,
             )
             linear = m.submodules[f"linear_{name}"] = Materialiser(
-                dims, name, lanes, capacity=p.buffer, address_width=len(buffer.read.p.address), ahead=2
+                dims,
+                name,
+                lanes,
+                capacity=2 * p.buffer + lanes - 1,
+                address_width=len(buffer.read.p.address),
+                ahead=2,
             )
             for parts, part in zip((buffers, rings, probings, linears), (buffer, ring, probing, linear)):
                 parts.append(part)
         m.submodules.packer = packer = FlitPacker(record, lanes)
         m.submodules.sorter = sorter = Sorter(record, lanes, p.buffer)
-        m.submodules.insertion = insertion = Insertion(
+        m.submodules.insertion = insertion = LeveledInsertion(
             record,
             lanes,
             records=g.most,
+            batch=g.linear + 1,
             partition=g.partition,
             address_width=address_width,
+            levels=p.levels,
+            bases=g.bases,
             burst=BURST,
             ahead=AHEAD,
         )
+        # The sorter is free again when all of its run is here.
+        flits = sorter.output.payload.shape()
+        m.submodules.run = run = fifo.SyncFIFOBuffered(width=flits.size, depth=p.buffer // lanes)
         m.submodules.evictions = evictions = Evictions(
             record, lanes, g.most, address_width=address_width, burst=BURST
         )
@@ -183,36 +210,64 @@ class BiSort(wiring.Component):
         # The stream whose turn it is, 0 for R, and the opposite one.
         side = Signal()
         age = Signal(range(g.places + 1))  # of the opposite subwindow that is probed, 0 for the oldest
+        level = Signal(range(p.levels))  # behind all of them, of the small array that is probed
         number = Signal(range(g.places + 1))  # of the own subwindow that is looked at
         own, met = Signal(rings[0].shown.shape()), Signal(rings[0].shown.shape())
         used, met_used, full = Signal.like(rings[0].used), Signal.like(rings[0].used), Signal()
         count, members, met_members = (Signal.like(buffers[0].count) for _ in range(3))
-        spare = Signal.like(rings[0].spare)
-        feed, whole, settle, drop, create, expire, update, forget, clear = (Signal() for _ in range(9))
+        met_offset = Signal.like(buffers[0].offset)
+        feed, leave, settle, drop, create, expire, forget, clear = (Signal() for _ in range(8))
         items = Signal.like(buffers[0].items.payload)
         items_valid, items_ready = Signal(), Signal()
         with m.Switch(side):
             for k, (buffer, ring) in enumerate(zip(buffers, rings)):
                 with m.Case(k):
                     m.d.comb += [
-                        *(own.eq(ring.shown), used.eq(ring.used), full.eq(ring.full), spare.eq(ring.spare)),
+                        *(own.eq(ring.shown), used.eq(ring.used), full.eq(ring.full)),
                         *(met.eq(rings[1 - k].shown), met_used.eq(rings[1 - k].used)),
                         *(count.eq(buffer.count), members.eq(buffer.members)),
-                        met_members.eq(buffers[1 - k].members),
+                        *(met_members.eq(buffers[1 - k].searched), met_offset.eq(buffers[1 - k].offset)),
                         *(items.eq(buffer.items.p), items_valid.eq(buffer.items.valid)),
                         *(buffer.items.ready.eq(items_ready), buffer.feed.eq(feed)),
-                        *(buffer.settle.eq(settle), buffer.drop.eq(drop)),
-                        *(ring.create.eq(create), ring.expire.eq(expire), ring.update.eq(update)),
+                        *(buffer.settle.eq(settle), buffer.drop.eq(drop), buffer.leave.eq(leave)),
+                        *(ring.create.eq(create), ring.expire.eq(expire)),
                     ]
+
+        # What is merged in the background, and whether its end may take effect.
+        job = Signal(insertion.commands.payload.shape())
+        busy, changing, begin, obeying = (Signal() for _ in range(4))
+        answers = insertion.answers
+        m.d.comb += [
+            insertion.commands.p.eq(job),
+            insertion.commands.valid.eq(busy),
+            answers.ready.eq(changing),
+        ]
+        with m.If(begin):
+            m.d.sync += busy.eq(1)
+        with m.If(answers.valid & answers.ready):
+            m.d.sync += busy.eq(0)
         for k, (buffer, ring) in enumerate(zip(buffers, rings)):
+            made = answers.valid & answers.ready & (job.stream == k)
             m.d.comb += [
                 ring.select.eq(Mux(side == k, number, age)),
-                ring.count.eq(insertion.answers.p.count),
-                ring.width.eq(insertion.answers.p.width),
+                ring.count.eq(answers.p.count),
+                ring.width.eq(answers.p.width),
+                ring.update.eq(made & answers.p.main),
                 ring.clear.eq(clear),
-                buffer.all.eq(whole),
-                buffer.clear.eq(clear | (update | forget) & (side == k)),
+                buffer.all.eq(leave),
+                buffer.release.eq(made),
+                buffer.clear.eq(clear | forget & (side == k)),
+                insertion.clear[k].eq(clear | forget & (side == k)),
             ]
+            with m.If(made):
+                m.d.comb += ring.select.eq(ring.used - 1)
+        smalls, met_smalls = (Signal(insertion.smalls[0].shape()) for _ in range(2))
+        m.d.comb += [
+            smalls.eq(Mux(side, insertion.smalls[1], insertion.smalls[0])),
+            met_smalls.eq(Mux(side, insertion.smalls[0], insertion.smalls[1])),
+        ]
+        small_count = Signal(range(g.most + 1))
+        m.d.comb += small_count.eq(sum(small.count for small in smalls))
 
         def array(of: Value, slot: Value) -> Value:
             """The address of an array's first word."""
@@ -225,35 +280,62 @@ class BiSort(wiring.Component):
         mode = Signal(MODE_LAYOUT)
         m.d.comb += mode.eq(Mux(side, modes[1], modes[0]))
 
-        # Sorted runs go to whom they are for; the index is kept where the opposite stream probes.
-        merging = Signal()
+        # Sorted runs go to whom they are for.
+        merging, hollow = Signal(), Signal()
+        flit = Signal(flits)  # what is merged next: of the sorter, or a run of none
         m.d.comb += [
-            insertion.batch.payload.eq(sorter.output.payload),
-            insertion.batch.valid.eq(sorter.output.valid & merging),
-            insertion.index.ready.eq(1),
-            insertion.commands.p.arrays[0].address.eq(array(side, own.slot)),
-            insertion.commands.p.arrays[0].count.eq(own.count),
-            insertion.commands.p.target.eq(array(side, spare)),
+            flit.eq(sorter.output.payload),
+            run.w_en.eq(sorter.output.valid & merging | hollow),
+            insertion.batch.payload.eq(data.View(flits, run.r_data)),
+            insertion.batch.valid.eq(run.r_rdy),
+            run.r_en.eq(insertion.batch.ready),
+            run.w_data.eq(flit),
             evictions.command.p.address.eq(array(side, own.slot)),
             evictions.command.p.count.eq(own.count),
         ]
+        with m.If(hollow):
+            m.d.comb += [flit.count.eq(0), flit.last.eq(1)]
         with m.If(merging):
-            m.d.comb += sorter.output.ready.eq(insertion.batch.ready)
+            m.d.comb += sorter.output.ready.eq(run.w_rdy)
+        spares = [array(k, ring.spare) for k, ring in enumerate(rings)]
+        stored = Signal.like(small_count)  # in the newest subwindow
+        with m.If(begin):
+            m.d.sync += [
+                job.stream.eq(side),
+                job.main.address.eq(array(side, own.slot)),
+                job.main.count.eq(own.count),
+                job.target.eq(Mux(side, spares[1], spares[0])),
+                job.batch.eq(count),
+                # A subwindow that is full is one array.
+                job.whole.eq(obeying | (stored + count >= p.segment)),
+            ]
+
+        # What is probed: a main array, and behind all of them small ones. The index is kept where the other
+        # stream probes.
+        main = age != met_used
+        small = Signal(met_smalls.shape().elem_shape)
+        for k in range(p.levels - 1):
+            with m.If(level == k):
+                m.d.comb += small.eq(met_smalls[k])
+        probed_count = Mux(main, met.count, small.count)
+        index, into = insertion.index, insertion.into
+        m.d.comb += index.ready.eq(1)
         for k, probing in enumerate(probings):
-            batch = probing.batch.payload
+            batch, searched_array = probing.batch.payload, probing.command.p.array
             m.d.comb += [
                 probing.batch.valid.eq(sorter.output.valid & ~merging & (side == k)),
                 *(batch.count.eq(sorter.output.p.count), batch.last.eq(sorter.output.p.last)),
                 batch.records.as_value().eq(sorter.output.p.records),
-                probing.command.p.array.address.eq(array(1 - k, met.slot)),
-                probing.command.p.array.count.eq(met.count),
-                probing.command.p.array.bank.eq(met.slot),
-                probing.command.p.array.width.eq(met.width),
-                probing.command.p.pairs.eq(~modes[k].ranges),
-                probing.index.p.bank.eq(spare),
-                probing.index.p.entry.eq(insertion.index.p.entry),
-                probing.index.p.key.eq(insertion.index.p.key),
-                probing.index.valid.eq(insertion.index.valid & (side != k)),
+                searched_array.address.eq(Mux(main, array(1 - k, met.slot), small.address)),
+                searched_array.count.eq(probed_count),
+                searched_array.bank.eq(Mux(main, met.slot, p.cores + 2 + small.number)),
+                searched_array.width.eq(Mux(main, met.width, small.width)),
+                # Positions in small arrays mean nothing to others.
+                probing.command.p.pairs.eq(~(modes[k].ranges & main)),
+                probing.index.p.bank.eq(Mux(into.main, rings[1 - k].spare, p.cores + 2 + into.number)),
+                probing.index.p.entry.eq(index.p.entry),
+                probing.index.p.key.eq(index.p.key),
+                probing.index.valid.eq(index.valid & (job.stream != k)),
             ]
             with m.If(~merging & (side == k)):
                 m.d.comb += sorter.output.ready.eq(probing.batch.ready)
@@ -267,11 +349,13 @@ class BiSort(wiring.Component):
             wiring.connect(m, rows.words, linear.memory.data)
             candidates, probe = linear.candidates, linear.candidates.p.probe
             fields = data.View(records[name], items.record.as_value())
+            behind = met_offset + met_members
             m.d.comb += [
-                linear.count.eq(met_members),
+                linear.count.eq(behind),
                 *(probe[field].eq(fields[field]) for field in probe.shape().members),
                 # A negated first dimension looks at what lies outside the range.
-                candidates.p.end.eq(0 if dims[0].negated else met_members),
+                candidates.p.start.eq(0 if dims[0].negated else met_offset),
+                candidates.p.end.eq(met_offset if dims[0].negated else behind),
                 candidates.p.closing.eq(closing),
                 candidates.valid.eq((side == k) & (searching & items_valid | closing)),
             ]
@@ -317,7 +401,6 @@ class BiSort(wiring.Component):
         command = data.View(COMMAND_LAYOUT, instruction[: COMMAND_LAYOUT.size])
         horizons = [Signal(OPTION_LAYOUT, name=f"horizon_{name}") for name in SIDES]
         horizon = Signal(OPTION_LAYOUT)
-        obeying = Signal()
         taken = Signal(2)
         m.d.comb += [horizon.eq(Mux(side, horizons[1], horizons[0])), evictions.horizon.eq(horizon.id)]
         for k, (name, buffer) in enumerate(zip(SIDES, buffers)):
@@ -328,13 +411,16 @@ class BiSort(wiring.Component):
         apart = ~Cat(own_mode[name] for own_mode in modes for name in ("insert", "probe")).all()
         new = [buffer.count != buffer.members for buffer in buffers]
         m.d.comb += number.eq(used - 1)
+        # A large batch finds what is merged sooner in the new array than one by one in the buffer.
+        patient = Signal()
+        m.d.sync += patient.eq(count - members > g.linear // 2)
 
         with m.FSM():
             with m.State("CLEAR"):
                 with m.If(~rings[0].busy & ~rings[1].busy):
                     m.next = "COLLECT"
             with m.State("COLLECT"):
-                m.d.comb += self.tuples.ready.eq(1)
+                m.d.comb += [self.tuples.ready.eq(1), changing.eq(1)]
                 m.d.sync += [side.eq(0), then.eq(Then.COLLECT), obeying.eq(0)]
                 with m.If(self.tuples.valid):
                     with m.Switch(word.kind):
@@ -374,7 +460,8 @@ class BiSort(wiring.Component):
 
             # An episode, first for the new tuples of R and then for those of S.
             with m.State("BEGIN"):
-                m.d.sync += age.eq(0)
+                m.d.comb += changing.eq(1)
+                m.d.sync += [age.eq(0), level.eq(0)]
                 with m.If(count == members):
                     m.next = "NEXT"
                 with m.Elif(~mode.probe):
@@ -389,20 +476,26 @@ class BiSort(wiring.Component):
                 with m.If(sorter.output.valid & sorter.output.ready & sorter.output.p.last):
                     m.next = "PROBE"
             with m.State("PROBE"):
-                with m.If(age == met_used):
+                with m.If(busy & (job.stream != side) & patient & (age + 1 == met_used)):
+                    m.next = "WAIT"
+                with m.Elif(~main & (level == p.levels - 1)):
                     m.next = "SEARCH"
-                with m.Elif(met.count == 0):
-                    m.d.sync += age.eq(age + 1)
+                with m.Elif(probed_count == 0):
+                    m.d.sync += [age.eq(age + main), level.eq(level + ~main)]
                 with m.Else():
                     for k, probing in enumerate(probings):
                         with m.If(side == k):
                             m.d.comb += probing.command.valid.eq(1)
                             with m.If(probing.command.ready):
                                 m.next = "PROBING"
+            with m.State("WAIT"):
+                m.d.comb += changing.eq(1)
+                with m.If(~busy):
+                    m.next = "PROBE"
             with m.State("PROBING"):
                 m.d.comb += probed.eq(1)
                 with m.If(ended):
-                    m.d.sync += age.eq(age + 1)
+                    m.d.sync += [age.eq(age + main), level.eq(level + ~main)]
                     m.next = "PROBE"
             with m.State("SEARCH"):
                 with m.If(met_members == 0):
@@ -426,13 +519,20 @@ class BiSort(wiring.Component):
                 m.d.comb += [settle.eq(mode.insert), drop.eq(~mode.insert)]
                 m.next = "NEXT"
                 with m.If(mode.insert & (count > g.linear)):
-                    m.next = "PLACE"
+                    m.next = "WEIGH"
 
             # A buffer of more than a linear search should meet goes into the newest subwindow.
+            with m.State("WEIGH"):
+                m.d.comb += changing.eq(1)
+                m.d.sync += stored.eq(own.count + small_count)
+                with m.If(~busy):
+                    m.next = "PLACE"
             with m.State("PLACE"):
-                with m.If((used != 0) & (own.count + count <= g.most)):
-                    m.d.comb += [feed.eq(1), whole.eq(1)]
+                with m.If((used != 0) & (stored + count <= g.most)):
+                    m.d.comb += [begin.eq(1), leave.eq(1), feed.eq(count != 0), hollow.eq(count == 0)]
                     m.next = "MERGE"
+                    with m.If(hollow):
+                        m.next = "OBEY"
                 with m.Elif(full):
                     m.next = "EXPIRE"
                 with m.Else():
@@ -448,25 +548,23 @@ class BiSort(wiring.Component):
                         m.next = "COLLECT"
             with m.State("CREATE"):
                 m.d.comb += [number.eq(used), create.eq(1)]
-                m.next = "PLACE"
+                m.next = "WEIGH"
             with m.State("MERGE"):
-                m.d.comb += [packing.eq(1), merging.eq(1), insertion.commands.valid.eq(1)]
-                with m.If(insertion.commands.ready):
-                    m.next = "MERGING"
-            with m.State("MERGING"):
-                m.d.comb += [packing.eq(1), merging.eq(1), insertion.answers.ready.eq(1)]
-                with m.If(insertion.answers.valid):
-                    m.d.comb += update.eq(1)
+                m.d.comb += [packing.eq(1), merging.eq(1)]
+                with m.If(sorter.output.valid & sorter.output.ready & sorter.output.p.last):
                     m.next = "NEXT"
                     with m.If(obeying):
                         m.next = "OBEY"
             with m.State("NEXT"):
+                m.d.comb += changing.eq(1)
                 m.d.sync += side.eq(1)
                 m.next = "BEGIN"
                 with m.If(side):
                     m.next = "COLLECT"
                     with m.If(then == Then.SPEAK):
                         m.next = "SPEAK"
+                    with m.Elif((then == Then.CLEAR) & busy):
+                        m.next = "NEXT"
                     with m.Elif(then == Then.CLEAR):
                         m.d.comb += clear.eq(1)
                         m.d.sync += [own_horizon.valid.eq(0) for own_horizon in horizons]
@@ -478,9 +576,12 @@ class BiSort(wiring.Component):
 
             # A command, when all tuples before it are where they belong.
             with m.State("OBEY"):
+                m.d.comb += changing.eq(1)
                 m.next = "COLLECT"
                 refused = Signal()
-                with m.Switch(command.command):
+                with m.If(busy & (command.command != Command.TUPLES)):
+                    m.next = "OBEY"
+                with m.Else(), m.Switch(command.command):
                     with m.Case(Command.TUPLES):
                         m.d.comb += refused.eq(command.ranges if p.cores >= MOST_WITH_RANGES else 0)
                         for k, own_mode in enumerate(modes):
@@ -492,8 +593,8 @@ class BiSort(wiring.Component):
                                 ]
                     with m.Case(Command.CREATE):
                         # What waits belongs to the subwindow that was the newest until now.
-                        with m.If(count != 0):
-                            m.next = "PLACE"
+                        with m.If((count != 0) | (small_count != 0)):
+                            m.next = "WEIGH"
                         with m.Else():
                             m.d.comb += [refused.eq(full), number.eq(used), create.eq(~full)]
                     with m.Case(Command.EXPIRE):
@@ -507,7 +608,7 @@ class BiSort(wiring.Component):
                             status.subwindows.eq(used),
                             status.newest_full.eq((used != 0) & (own.count >= p.segment)),
                             status.newest.eq(Mux(used != 0, own.count, 0)),
-                            status.waiting.eq(count),
+                            status.waiting.eq(count + small_count),
                         ]
                         m.next = "OLDEST"
                 with m.If(refused):
@@ -545,7 +646,8 @@ class BiSort(wiring.Component):
         """Lets all readers use the memory port; tells when a word comes that is compared."""
         port = self._geometry.port
         readers = 4
-        m.submodules.share = share = ReadShare(port, readers, outstanding=readers * AHEAD // BURST)
+        runs = readers - 1 + self._parameters.levels  # an insertion reads one for each level
+        m.submodules.share = share = ReadShare(port, readers, outstanding=runs * AHEAD // BURST)
         wiring.connect(m, insertion.memory.read, share.reads[0])
         wiring.connect(m, share.words[0], insertion.memory.data)
         wiring.connect(m, evictions.read, share.reads[1])

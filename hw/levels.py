@@ -14,7 +14,7 @@ instead of (records / batch) / 2 times; probes have to look into up to n arrays.
 
 import math
 
-from amaranth import Module, Mux, Signal
+from amaranth import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -44,13 +44,14 @@ def level_for(counts: list[int], batch: int, room: list[int], *, whole: bool = F
     raise AssertionError("counts has an entry for each level")
 
 
-def leveled_layout(address_width: int, records: int) -> data.StructLayout:
+def leveled_layout(address_width: int, records: int, streams: int = 1) -> data.StructLayout:
     """Insert a batch of so many records, where the `main` array may be replaced by one at `target`.
 
-    With `whole` it shall be, and take in all small ones.
+    With `whole` it shall be, and take in all small ones, which are those of `stream`.
     """
     return data.StructLayout(
         {
+            "stream": range(streams),
             "main": array_layout(address_width, records),
             "target": address_width,
             "batch": range(records + 1),
@@ -76,9 +77,10 @@ class LeveledInsertion(wiring.Component):
     """An `Insertion` that chooses which arrays it merges; with one level it always takes the main array.
 
     A command is taken with its answer, which says whether there is a new main array, and count and width of
-    the array that was made. Small ones lie from the word `base` on, at places of `small_words`, two for each
-    level in turn; `smalls` shows what is in them, newest first, and `into` where the `index` that comes out
-    belongs. `clear`, between commands, forgets them.
+    the array that was made; until then nothing changes for those who read. The small arrays of each stream
+    lie from one of the words `bases` on, at places of `small_words`, two for each level in turn; `smalls`
+    shows what is in them, newest first, and `into` where the `index` that comes out belongs. `clear`,
+    between commands, forgets those of its streams.
 
     Latency: up to `levels + 2` cycles more than `Insertion`. Throughput: as there.
     """
@@ -93,13 +95,13 @@ class LeveledInsertion(wiring.Component):
         partition: int,
         address_width: int,
         levels: int = 1,
-        base: int = 0,
+        bases: tuple[int, ...] = (0,),
         burst: int = 64,
         ahead: int = 256,
     ):
         self._room = capacities(records, batch, levels)
         self._words = small_words(records, batch, levels, lanes)
-        self._base = base
+        self._bases = bases
         self._insertion = Insertion(
             record,
             lanes,
@@ -112,16 +114,17 @@ class LeveledInsertion(wiring.Component):
         )
         inside = self._insertion.signature.members
         small = small_layout(record, address_width, records, levels)
+        streams = len(bases)
         super().__init__(
             {
-                "commands": In(stream.Signature(leveled_layout(address_width, records))),
+                "commands": In(stream.Signature(leveled_layout(address_width, records, streams))),
                 "answers": Out(
                     stream.Signature(data.StructLayout({"main": 1, **answer_layout(record, records).members}))
                 ),
                 **{name: inside[name] for name in ("batch", "index", "memory")},
                 "into": Out(data.StructLayout({"main": 1, "number": small["number"].shape})),
-                "smalls": Out(data.ArrayLayout(small, levels - 1)),
-                "clear": In(1),
+                "smalls": Out(data.ArrayLayout(data.ArrayLayout(small, levels - 1), streams)),
+                "clear": In(streams),
             }
         )
 
@@ -132,44 +135,56 @@ class LeveledInsertion(wiring.Component):
         wiring.connect(m, insertion.index, wiring.flipped(self.index))
         wiring.connect(m, insertion.memory, wiring.flipped(self.memory))
 
-        command, merge = self.commands.p, insertion.commands.p
+        command, merge, answer = self.commands.p, insertion.commands.p, self.answers.p
         levels = len(self._room)
+        main = levels - 1
         level = Signal(range(levels))
         total = Signal(range(2 * self._room[-1] + 1))
-        # Small array k lies at one of two places by turns, and is merged into the other.
-        halves = Signal(levels - 1)
-        places, spares = [], []
-        start = self._base
-        for k, words in enumerate(self._words):
-            places.append(Mux(halves[k], start + words, start))
-            spares.append(Mux(halves[k], start, start + words))
-            start += 2 * words
-        counts = [Signal.like(command.batch, name=f"count_{k}") for k in range(levels - 1)]
-        width = self.answers.p.width
-        widths = [Signal.like(width, name=f"width_{k}", reset_less=True) for k in range(levels - 1)]
-        for k, small in enumerate(self.smalls):
-            m.d.comb += [
-                small.address.eq(places[k]),
-                small.count.eq(counts[k]),
-                small.width.eq(widths[k]),
-                small.number.eq(2 * k + halves[k]),
-                merge.arrays[k].address.eq(places[k]),
-                merge.arrays[k].count.eq(Mux(k <= level, counts[k], 0)),
-            ]
+        counts = [Signal.like(command.batch, name=f"count_{k}") for k in range(main)]
         m.d.comb += [
-            self.into.main.eq(level == levels - 1),
-            merge.arrays[levels - 1].address.eq(command.main.address),
-            merge.arrays[levels - 1].count.eq(Mux(self.into.main, command.main.count, 0)),
+            self.into.main.eq(level == main),
+            merge.arrays[main].address.eq(command.main.address),
+            merge.arrays[main].count.eq(Mux(self.into.main, command.main.count, 0)),
             merge.target.eq(command.target),
-            self.answers.p.main.eq(self.into.main),
-            self.answers.p.count.eq(insertion.answers.p.count),
-            self.answers.p.width.eq(insertion.answers.p.width),
+            answer.main.eq(self.into.main),
+            answer.count.eq(insertion.answers.p.count),
+            answer.width.eq(insertion.answers.p.width),
         ]
+        made = Signal()
+        for number, base in enumerate(self._bases):
+            of_this = command.stream == number
+            start = base
+            for k, words in enumerate(self._words):
+                # It lies at one of two places by turns, and is merged into the other.
+                half = Signal(name=f"half_{number}_{k}")
+                count = Signal.like(command.batch, name=f"count_{number}_{k}")
+                width = Signal.like(answer.width, name=f"width_{number}_{k}", reset_less=True)
+                small, array = self.smalls[number][k], merge.arrays[k]
+                m.d.comb += [
+                    small.address.eq(Mux(half, start + words, start)),
+                    small.count.eq(count),
+                    small.width.eq(width),
+                    small.number.eq(Cat(half, C(k, len(small.number) - 1))),
+                ]
+                with m.If(of_this):
+                    m.d.comb += [
+                        counts[k].eq(count),
+                        array.address.eq(small.address),
+                        array.count.eq(Mux(k <= level, count, 0)),
+                    ]
+                    with m.If(level == k):
+                        m.d.comb += [
+                            merge.target.eq(Mux(half, start, start + words)),
+                            self.into.number.eq(Cat(~half, C(k, len(small.number) - 1))),
+                        ]
+                    with m.If(made & (level == k)):
+                        m.d.sync += [count.eq(answer.count), width.eq(answer.width), half.eq(~half)]
+                    with m.Elif(made & (level > k)):
+                        m.d.sync += count.eq(0)
+                with m.If(self.clear[number]):
+                    m.d.sync += count.eq(0)
+                start += 2 * words
 
-        with m.Switch(level):
-            for k, spare in enumerate(spares):
-                with m.Case(k):
-                    m.d.comb += [merge.target.eq(spare), self.into.number.eq(2 * k + 1 - halves[k])]
         with m.FSM():
             with m.State("IDLE"):
                 m.d.sync += [level.eq(0), total.eq(command.batch)]
@@ -178,7 +193,7 @@ class LeveledInsertion(wiring.Component):
             with m.State("CHOOSE"):
                 with m.If(self.into.main):
                     m.next = "BEGIN"
-                for k in range(levels - 1):
+                for k in range(main):
                     with m.If(level == k):
                         both = Signal.like(total, name=f"sum_{k}")
                         m.d.comb += both.eq(total + counts[k])
@@ -194,19 +209,9 @@ class LeveledInsertion(wiring.Component):
                 m.d.comb += [
                     self.answers.valid.eq(insertion.answers.valid),
                     insertion.answers.ready.eq(self.answers.ready),
-                    self.commands.ready.eq(self.answers.valid & self.answers.ready),
+                    made.eq(self.answers.valid & self.answers.ready),
+                    self.commands.ready.eq(made),
                 ]
-                with m.If(self.commands.ready):
-                    for k in range(levels - 1):
-                        with m.If(level == k):
-                            m.d.sync += [
-                                counts[k].eq(self.answers.p.count),
-                                widths[k].eq(self.answers.p.width),
-                                halves[k].eq(~halves[k]),
-                            ]
-                        with m.Elif(level > k):
-                            m.d.sync += counts[k].eq(0)
+                with m.If(made):
                     m.next = "IDLE"
-        with m.If(self.clear):
-            m.d.sync += [count.eq(0) for count in counts]
         return m

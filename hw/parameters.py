@@ -16,13 +16,23 @@ ARCHITECTURES = ("handshake", "opblock", "bisort", "splitjoin")
 #: The least and the most of each number.
 LIMITS = {"cores": (1, 1024), "segment": (1, 1024), "lanes": (1, 1024), "buffer": (2, 1024)}
 #: Windows in memory are larger; a word of memory has `lanes` records, and batches are sorted by halves.
-BISORT_LIMITS = {"cores": (1, 64), "segment": (1, 1 << 26), "lanes": (1, 16), "buffer": (2, 1 << 16)}
+BISORT_LIMITS = {
+    "cores": (1, 64),
+    "segment": (1, 1 << 26),
+    "lanes": (1, 16),
+    "buffer": (2, 1 << 16),
+    "levels": (1, 8),
+}
 #: The branches of a tree's node.
 FANOUT_LIMITS = (2, 16)
 #: What is left out of a URL: windows of 8 x 64K tuples, 4 of them in a word of memory.
 BISORT_DEFAULTS = {"segment": 1 << 16, "lanes": 4, "buffer": 1 << 10}
 #: Parameters that only some architectures have: which ones, and their values unless given.
-OWN = {"fanout": (("splitjoin",), 4), "ordering": (("splitjoin",), Ordering())}
+OWN = {
+    "fanout": (("splitjoin",), 4),
+    "ordering": (("splitjoin",), Ordering()),
+    "levels": (("bisort",), 1),
+}
 
 
 @dataclass(frozen=True)
@@ -32,8 +42,8 @@ class Parameters:
     `cores` segments of `segment` tuples per stream; `lanes` comparators per core and direction, so
     that a tuple takes `segment / lanes` cycles; `buffer` places of a core's queue of results. Of `bisort`,
     `cores` subwindows of `segment` tuples, `lanes` of them in a word of memory, and `buffer` in a batch.
-    `fanout`, the branches of each node of the trees, and `ordering`, that of the results, are None where
-    there are none.
+    `fanout`, the branches of each node of the trees, `ordering`, that of the results, and `levels`, the
+    sorted arrays of the newest subwindow, are None where there are none.
     """
 
     architecture: str = "handshake"
@@ -44,6 +54,7 @@ class Parameters:
     dims: tuple[Dimension, ...] = DEFAULT_DIMS
     fanout: int | None = None
     ordering: Ordering | None = None
+    levels: int | None = None
 
     def __post_init__(self):
         if self.architecture not in ARCHITECTURES:

@@ -103,8 +103,12 @@ class Probing(wiring.Component):
         batch, lanes = self.batch, self._lanes
         probe = probe_layout(self._record)
         rows = self._batch // lanes
+        negated = self._dims[0].negated and self._dims[0].test is Test.BAND
+        # The search gives no start to a negated box with crossed bounds; it leaves out no record.
+        crosses = negated and self._side == "s"
+        kept = data.StructLayout({"probe": probe} | ({"crossed": 1} if crosses else {}))
         m.submodules.probes = probes = memory.Memory(
-            shape=data.ArrayLayout(probe, lanes), depth=rows, init=[], attrs={"no_rw_check": 1}
+            shape=data.ArrayLayout(kept, lanes), depth=rows, init=[], attrs={"no_rw_check": 1}
         )
         write, read = probes.write_port(), probes.read_port()
         row = Signal(range(rows))
@@ -128,7 +132,9 @@ class Probing(wiring.Component):
                 key = record.hi if sorts and run is not search.lower else record.key
                 m.d.comb += [own.key.eq(key), own.id.eq(row * lanes + lane)]
         for own, record in zip(write.data, batch.p.records):
-            m.d.comb += [own[name].eq(record[name]) for name in probe.members]
+            m.d.comb += [own.probe[name].eq(record[name]) for name in probe.members]
+            if crosses:
+                m.d.comb += own.crossed.eq(record.hi < record.key)
         with m.If(taken):
             m.d.sync += row.eq(Mux(batch.p.last, 0, row + 1))
 
@@ -183,17 +189,15 @@ class Probing(wiring.Component):
             ranges.ready.eq(~candidates.valid | candidates.ready),
             read.addr.eq(ranges.p.slot // lanes),
             read.en.eq(ranges.ready),
-            candidates.p.probe.eq(read.data[found.slot % lanes]),
+            candidates.p.probe.eq(read.data[found.slot % lanes].probe),
             candidates.p.start.eq(found.start),
             candidates.p.end.eq(found.end),
             candidates.p.closing.eq(found.closing),
         ]
         with m.If(ranges.ready):
             m.d.sync += [candidates.valid.eq(ranges.valid), found.eq(ranges.p)]
-        if self._dims[0].negated and self._dims[0].test is Test.BAND:
-            own = candidates.p.probe
-            # The search gives no start to a box with crossed bounds; it leaves out no record.
-            with m.If(own.hi < own.key if self._side == "s" else 1):
+        if negated:
+            with m.If(read.data[found.slot % lanes].crossed if crosses else 1):
                 m.d.comb += [candidates.p.start.eq(0), candidates.p.end.eq(0)]
 
         m.d.comb += materialiser.candidates.payload.eq(candidates.payload)

@@ -10,6 +10,7 @@ machine that simulates.
                              [ memory ]                            [ memory ]
 """
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -94,7 +95,7 @@ class Streams(wiring.Component):
             partition=PARTITION,
             address_width=ADDRESS_WIDTH,
             levels=levels,
-            base=SMALLS,
+            bases=(SMALLS,),
             burst=burst,
             ahead=4 * burst,
         )
@@ -176,6 +177,13 @@ class Bench:
         with library.open(self.ddr) as model:
             rows = pack(command_layout(ADDRESS_WIDTH), command, 1)
             return model.run({"commands": rows}, {"answers": 1}).cycles
+
+
+def verdict(what: str, value: float, *, at_least: float = -math.inf, at_most: float = math.inf) -> str:
+    """A line that tells whether a target is reached."""
+    limit = f"at least {at_least:.3f}" if at_most == math.inf else f"at most {at_most:.3f}"
+    reached = at_least <= value <= at_most
+    return f"{'pass' if reached else 'MISS'}: {what}: {value:.3f}, {limit}"
 
 
 def records(keys: np.ndarray, first: int) -> np.ndarray:

@@ -189,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line of `make sim`."""
     parser = argparse.ArgumentParser(prog="python -m sim.regression", description=__doc__.splitlines()[0])
     parser.add_argument("--architecture", default="handshake")
-    for name in ("cores", "segment", "lanes", "buffer", "dims", "fanout", "ordering"):
+    for name in ("cores", "segment", "lanes", "buffer", "dims", "fanout", "ordering", "levels"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--link", help="of a board: bits of a word, words of a payload, and frames")
     parser.add_argument("--seed", type=int, default=1)
@@ -248,6 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"  again: make sim ARCH={p.architecture} CORES={p.cores} SEGMENT={p.segment} LANES={p.lanes}"
             f" BUFFER={p.buffer} DIMS={','.join(map(str, p.dims))}"
             f"{f' FANOUT={p.fanout} ORDERING={p.ordering}' if p.ordering else ''}"
+            f"{f' LEVELS={p.levels}' if p.levels else ''}"
             f"{f' LINK={outcome.link}' if outcome.link else ''} SEED={seed}"
         )
     return 1 if failed else 0

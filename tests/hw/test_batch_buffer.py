@@ -83,17 +83,37 @@ def test_runs_come_out_in_order(lanes, stall, seed, rng):
         await source(buffer.read, bursts, seed=seed, stall=stall)(ctx)
         await sink(buffer.words, rows, -(-4 // lanes), seed=seed, stall=stall)(ctx)
         got.append([word for _, word in rows])
+        # What leaves can be searched until it is released, together with the members behind it.
+        await strobe(buffer.leave)
+        await store(records[:3])
+        await strobe(buffer.settle)
+        await store(records[3:4])
+        await strobe(buffer.feed)
+        await run()
+        for leaves in (4, 0):
+            counts.append((ctx.get(buffer.count), ctx.get(buffer.members)))
+            offset, searched = ctx.get(buffer.offset), ctx.get(buffer.searched)
+            assert (offset, searched) == (0 if leaves else 4 % lanes, leaves + 3)
+            rows = []
+            length = -(-(offset + searched) // lanes)
+            await source(buffer.read, [{"address": 0, "length": length}], seed=seed, stall=stall)(ctx)
+            await sink(buffer.words, rows, length, seed=seed, stall=stall)(ctx)
+            got.append([word for _, word in rows])
+            await strobe(buffer.release)
         await strobe(buffer.clear)
         counts.append((ctx.get(buffer.count), ctx.get(buffer.members)))
 
     simulate(dut, [testbench])
-    assert counts == [(7, 3), (3, 3), (0, 0)]
-    *runs, rows = got
-    for run, want in zip(runs, (records[:3], records[3:7], records[:7])):
+    assert counts == [(7, 3), (3, 3), (4, 3), (4, 3), (0, 0)]
+    *runs, rows, last_run, around, behind = got
+    for run, want in zip([*runs, last_run], (records[:3], records[3:7], records[:7], records[3:4])):
         flits = flits_of(want, {"key": 0, "id": 0}, lanes)
         assert [(flit.count, flit.last) for flit in run] == [(flit["count"], flit["last"]) for flit in flits]
         came = [(r.key, r.id) for flit in run for r in list(flit.records)[: flit.count]]
         assert came == [(r["key"], r["id"]) for r in want]
-    bits = [RECORD.const(record).as_bits() for record in (*records[:3], records[7])]
+    bits = [RECORD.const(record).as_bits() for record in (*records[:3], records[7], *records[:3])]
     width = (1 << RECORD.size) - 1
-    assert [row >> RECORD.size * lane & width for row in rows for lane in range(lanes)][:4] == bits
+    for words, want in ((rows, bits[:4]), (around, bits), (behind, bits[4:])):
+        assert [row >> RECORD.size * lane & width for row in words for lane in range(lanes)][
+            : len(want)
+        ] == want

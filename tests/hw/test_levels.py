@@ -23,8 +23,9 @@ RECORDS = 256
 BATCH = 8
 PARTITION = 8
 ADDRESS_WIDTH = 12
-MAIN = (0, 200)
-BASE = 1000
+#: Of two streams: where main arrays lie, by turns, and from where on small ones.
+MAIN = ((0, 200), (400, 600))
+BASES = (1000, 2000)
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3, 4])
@@ -38,38 +39,41 @@ def test_batches_are_merged_by_levels(levels, stall, seed, rng):
         partition=PARTITION,
         address_width=ADDRESS_WIDTH,
         levels=levels,
-        base=BASE,
+        bases=BASES,
         burst=8,
         ahead=32,
     )
     model = MemoryModel(dut.memory, 1 << ADDRESS_WIDTH, seed=seed, stall=stall)
     room = capacities(RECORDS, BATCH, levels)
     words = small_words(RECORDS, BATCH, levels, LANES)
-    sizes = [BATCH] * 20 + [0, 3, BATCH, 0, 1]
-    levels_made = [[] for _ in range(levels)]  # what is in each, the main array last
-    halves = [0] * levels
+    sizes = [BATCH] * 30 + [0, 3, BATCH, 0, 1]
+    made = [[[] for _ in range(levels)] for _ in BASES]  # what is in each level, the main array last
+    halves = [[0] * levels for _ in BASES]
     commands, batches, answers, index = [], [], [], []
     for number, size in enumerate(sizes):
+        stream = int(rng.integers(len(BASES)))
+        own, half = made[stream], halves[stream]
         batch = sorted_records(rng, BOX, size, int(rng.choice([3, 1 << 16])), 100 * number)
         whole = number == len(sizes) - 2
         commands.append(
             {
-                "main": {"address": MAIN[halves[-1]], "count": len(levels_made[-1])},
-                "target": MAIN[1 - halves[-1]],
+                "stream": stream,
+                "main": {"address": MAIN[stream][half[-1]], "count": len(own[-1])},
+                "target": MAIN[stream][1 - half[-1]],
                 "batch": size,
                 "whole": whole,
             }
         )
         batches += flits(batch, LANES)
-        level = level_for([len(one) for one in levels_made], size, room, whole=whole)
-        older = [record for one in reversed(levels_made[: level + 1]) for record in one]
-        made = sorted(older + batch, key=itemgetter("key"))
-        levels_made[: level + 1] = [[] for _ in range(level)] + [made]
-        halves[level] ^= 1
-        into = None if level == levels - 1 else 2 * level + halves[level]
-        width = max((record["hi"] - record["key"] for record in made), default=0)
-        answers.append((into is None, len(made), width))
-        index += [(into, k, record["key"]) for k, record in enumerate(made[::PARTITION])]
+        level = level_for([len(one) for one in own], size, room, whole=whole)
+        older = [record for one in reversed(own[: level + 1]) for record in one]
+        array = sorted(older + batch, key=itemgetter("key"))
+        own[: level + 1] = [[] for _ in range(level)] + [array]
+        half[level] ^= 1
+        into = None if level == levels - 1 else 2 * level + half[level]
+        width = max((record["hi"] - record["key"] for record in array), default=0)
+        answers.append((into is None, len(array), width))
+        index += [(into, k, record["key"]) for k, record in enumerate(array[::PARTITION])]
     assert len({answer[0] for answer in answers}) == min(2, levels)
 
     got_answers, got_index, intos, smalls = [], [], [], []
@@ -83,7 +87,7 @@ def test_batches_are_merged_by_levels(levels, stall, seed, rng):
         while len(got_answers) < len(answers):
             await ctx.tick()
         await ctx.tick()
-        smalls.extend((small.address, small.count) for small in map(ctx.get, dut.smalls))
+        smalls.extend([(small.address, small.count) for small in map(ctx.get, own)] for own in dut.smalls)
 
     simulate(
         dut,
@@ -98,10 +102,11 @@ def test_batches_are_merged_by_levels(levels, stall, seed, rng):
     )
     assert [(bool(answer.main), answer.count, answer.width) for _, answer in got_answers] == answers
     assert [(into, entry.entry, entry.key) for into, (_, entry) in zip(intos, got_index)] == index
-    starts = [BASE + 2 * sum(words[:k]) + halves[k] * words[k] for k in range(levels - 1)]
-    assert smalls == [(start, len(made)) for start, made in zip(starts, levels_made)]
-    for start, made in zip([*starts, MAIN[halves[-1]]], levels_made):
-        assert from_words(model.contents[start : start + RECORDS], len(made), BOX, LANES) == made
+    for base, main, own, half, shown in zip(BASES, MAIN, made, halves, smalls):
+        starts = [base + 2 * sum(words[:k]) + half[k] * words[k] for k in range(levels - 1)]
+        assert shown == [(start, len(array)) for start, array in zip(starts, own)]
+        for start, array in zip([*starts, main[half[-1]]], own):
+            assert from_words(model.contents[start : start + RECORDS], len(array), BOX, LANES) == array
     assert model.idle
 
 

@@ -18,9 +18,14 @@ from hw.parameters import Parameters
 from hw.socket import RESULT_LAYOUT, Fault, Kind, Tag
 from hw.subwindow_command import Command, encode
 from hw.words import pack_boxes, pack_control, pack_points, unpack, unpack_results
+from sim.dram import Timing
 from sim.library import load
 
-BAND = Parameters("bisort", cores=2, segment=16, lanes=2, buffer=8, dims=(Dimension.parse("band16"),))
+BAND = Parameters(
+    "bisort", cores=2, segment=16, lanes=2, buffer=8, dims=(Dimension.parse("band16"),), levels=2
+)
+TESTS = tuple(map(Dimension.parse, ("band32", "at_least32", "at_most32")))
+LARGER = Parameters("bisort", cores=2, segment=300, lanes=4, buffer=64, dims=TESTS)
 
 
 class Bench:
@@ -197,8 +202,7 @@ def test_ranges_hold_what_pairs_would_say(bench, side, rng):
 
 def test_batches_of_many_lanes_meet_exactly_once(seed, rng):
     """Larger subwindows, words of four records: merges, several partitions and expiry, without stalls."""
-    tests = map(Dimension.parse, ("band32", "at_least32", "at_most32"))
-    parameters = Parameters("bisort", cores=2, segment=300, lanes=4, buffer=64, dims=tuple(tests))
+    parameters = LARGER
     count, dims = 6000, parameters.dims
     is_s = rng.random(count) < 0.5
     arrivals = np.arange(count)
@@ -230,3 +234,44 @@ def test_batches_of_many_lanes_meet_exactly_once(seed, rng):
     )
     assert found == Counter(zip(*(places.tolist() for places in np.nonzero(inside))))
     assert arrivals.size and run.counters["live_evictions"] == 0
+
+
+def _open(keys: np.ndarray) -> list[np.ndarray]:
+    """Codes of these keys, and such that the other dimensions do not decide."""
+    return [keys.astype(np.uint64), np.ones(len(keys), np.uint64), np.ones(len(keys), np.uint64)]
+
+
+def test_probes_are_answered_while_a_merge_goes_on(rng):
+    """A few tuples find those that are merged in the buffer; many wait, and find them in the new array."""
+    latency = 50_000
+    dims, batch = LARGER.dims, LARGER.buffer
+    few, many = Geometry.of(LARGER).linear // 2, batch - 1
+    keys = rng.integers(0, 50, (3, batch))
+    mark = pack_control(dims, Kind.MARK)
+    status = pack_control(dims, Kind.INSTRUCTION, encode(Command.STATUS, "r"))
+    probes = pack_control(dims, Kind.INSTRUCTION, encode(Command.TUPLES, "s", probe=True))
+    with load(LARGER).open(Timing(latency=latency, row_miss=0, refresh_every=0)) as model:
+        for number, (count, waits) in enumerate(((few, False), (many, True), (few, False))):
+            r_ids = batch * number + np.arange(batch)
+            box = rng.integers(0, 50, count)
+            words = [
+                pack_points(dims, r_ids, _open(keys[number])),
+                *([] if number else [probes]),
+                pack_boxes(dims, np.arange(count), _open(box), _open(box + 1)),
+                mark,
+            ]
+            run = model.run(np.concatenate(words), marks=1, patience=4 * latency)
+            results = unpack_results(run.results[:-1])
+            found = Counter(zip(results.r_id.tolist(), results.s_id.tolist()))
+            stored = keys[: number + 1].reshape(-1)
+            expected = _expected(stored, np.arange(len(stored)), box, box + 1, np.arange(count))
+            assert found == expected
+            # A search and its pairs each wait for memory once; a merge does to read and to write.
+            reads = 0 if not number else 2 * latency
+            assert (run.cycles > reads + latency) == waits
+            assert run.cycles < reads + latency // 2 or waits
+            run = model.run(np.concatenate([status, mark]), marks=1, patience=4 * latency)
+            [told] = _status(run.results)
+            assert (told["newest"], told["waiting"]) == (batch * (number + 1), 0)
+            if number < 2:  # the last merge may end with the mark
+                assert (run.cycles > latency // 4) != waits
