@@ -26,7 +26,7 @@ from hw.socket import RESULT_LAYOUT, Kind, Tag
 from hw.subwindow_command import Command, encode
 from hw.words import pack_boxes, pack_control, pack_points, unpack
 
-from .bench_insertion import BATCHES, BYTES, ROW, verdict
+from .bench_insertion import BYTES, ROW, verdict
 from .dram import DDR
 from .engine import Library, Model, load
 
@@ -34,15 +34,16 @@ DIMS = (Dimension.parse("equal32"),)
 LANES = 8
 LEVELS = (1, 2, 3)
 #: What is filled by batches of all sizes.
-FILLED = Parameters("bisort", cores=1, segment=1 << 17, lanes=LANES, buffer=1 << 16, dims=DIMS)
+FILLED = Parameters("bisort", cores=1, segment=1 << 16, lanes=LANES, buffer=1 << 12, dims=DIMS)
+BATCHES = (1 << 6, 1 << 8, 1 << 10, 1 << 12)
 #: A batch that probes it now and then.
-PROBES = 1 << 12
+PROBES = 1 << 10
 LOOKS = 4
 #: A batch that does not wait for a merge.
 FEW = 16
-#: A subwindow of 8M tuples, filled by batches of 64K and probed by one of 32K.
-LARGE = Parameters("bisort", cores=1, segment=1 << 23, lanes=LANES, buffer=1 << 16, dims=DIMS, levels=3)
-LARGE_PROBES = 1 << 15
+#: A subwindow of 8M tuples, filled and probed by batches of 4K.
+LARGE = replace(FILLED, segment=1 << 23, levels=4)
+LARGE_PROBES = 1 << 12
 #: A whole buffer is read and sorted without a transfer on any port.
 PATIENCE = 1_000_000
 
@@ -165,7 +166,8 @@ def during_a_merge(seed: int = 1) -> str:
     rng = np.random.default_rng(seed)
     keys = 2 * rng.integers(0, 1 << 30, FILLED.segment).astype(np.uint64)
     # The last batch is small, so that reading and sorting it is over soon.
-    first, last = keys[: 1 << 16], keys[1 << 16 : (1 << 16) + Geometry.of(FILLED).linear + 1]
+    first, last = np.split(keys, [1 << 15])
+    last = last[: Geometry.of(FILLED).linear + 1]
     with Joiner(FILLED) as device:
         device.mode("r", insert=True)
         device.mode("s", probe=True, ranges=True)
@@ -191,7 +193,7 @@ def during_a_merge(seed: int = 1) -> str:
 
 
 def large(seed: int = 1) -> str:
-    """8M tuples by batches of 64K through the whole joiner, and a batch that probes them."""
+    """8M tuples through the whole joiner, and a batch that probes them."""
     rng = np.random.default_rng(seed)
     keys = rng.integers(0, 1 << 32, LARGE.segment).astype(np.uint64)
     with Joiner(LARGE) as device:
