@@ -132,6 +132,39 @@ def test_windows_of_rows(devices, rng):
     assert (table == _expected(r, s, window)).all()
 
 
+def _delayed(rng, stream: Tuples, most: int) -> tuple[Tuples, np.ndarray]:
+    """The tuples as they come if some are up to `most` late, and when each comes."""
+    comes = stream.time + np.where(rng.random(len(stream)) < 0.15, rng.integers(0, most + 1, len(stream)), 0)
+    order = np.argsort(comes, kind="stable")
+    return stream.take(order), comes[order]
+
+
+@pytest.mark.parametrize("ranges", [False, True])
+def test_late_tuples_are_kept_aside(devices, ranges, seed):
+    """Late buffers change where tuples are found, not what; with them less is probed."""
+    window, lateness = Window("time", 5, 8), 14
+    probes = []
+    for late_buffer in (0, 1, 64):
+        rng = np.random.default_rng(seed)
+        (r, r_comes), (s, s_comes) = (_delayed(rng, stream, lateness) for stream in _streams(rng, 150))
+        table, most = np.zeros((150, 150), int), 0
+        with Manager(
+            devices, window, lateness=lateness, late_buffer=late_buffer, ranges=ranges, batch=4
+        ) as manager:
+            for start in range(0, int(max(r_comes[-1], s_comes[-1])) + 1, 5):
+                parts = (
+                    np.flatnonzero((comes >= start) & (comes < start + 5)) for comes in (r_comes, s_comes)
+                )
+                manager.push(*(side.take(places) for side, places in zip((r, s), parts)))
+                np.add.at(table, manager.poll(), 1)
+                most = max(most, *manager.aside)
+            assert manager.late == (0, 0)
+            assert (table == _expected(r, s, window)).all()
+            assert (most > 0) == (late_buffer > 0)
+            probes.append(manager.probes)
+    assert probes[2] < probes[0]
+
+
 def _points(*times: int) -> Tuples:
     """R tuples that meet all of `_boxes`."""
     return Tuples(np.array(times, np.int64), [np.zeros(len(times), np.uint64)] * len(DIMS))
@@ -158,8 +191,9 @@ def test_refusals(devices):
         Manager([], window)
     with pytest.raises(ParameterError, match="batch must be from 1 to 8, the devices' buffer, not 9"):
         Manager(devices, window, batch=9)
-    with pytest.raises(ParameterError, match="lateness must not be negative, not -1"):
-        Manager(devices, window, lateness=-1)
+    for name in ("lateness", "late_buffer"):
+        with pytest.raises(ParameterError, match=f"{name} must not be negative, not -1"):
+            Manager(devices, window, **{name: -1})
     with open_device(DEVICES["parallel"]) as other, pytest.raises(ParameterError, match="not handshake with"):
         Manager([*devices, other], window)
     r, s = _streams(np.random.default_rng(1), 300)
