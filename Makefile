@@ -36,14 +36,14 @@ bitstream: $(STAMP) ## a board's bitstream: make bitstream BOARD=ulx3s-85f (ARCH
 area: $(STAMP) ## cells on xc6v, mapped, by number of cores
 	$(PYTHON) -m hw.area
 
-timing: $(STAMP) ## cells and MHz on ECP5, placed and routed: make timing CORES=4,16 (SEEDS=)
-	$(PYTHON) -m hw.timing $(if $(CORES),--cores $(CORES)) $(if $(SEEDS),--seeds $(SEEDS))
+timing: $(STAMP) ## cells and MHz on ECP5, placed and routed: make timing CORES=4,16 (ARCH= SEEDS=)
+	$(PYTHON) -m hw.timing $(if $(ARCH),--architecture $(ARCH)) $(if $(CORES),--cores $(CORES)) $(if $(SEEDS),--seeds $(SEEDS))
 
 engines: $(STAMP) ## cells and MHz of mergers, probers and all of BI-Sort for 1 to 16 records per cycle
 	$(PYTHON) -m hw.engines
 
-figures: $(STAMP) ## MHz against cores up to a full ECP5; hours, goes on after a stop (CORES= SEEDS=)
-	$(PYTHON) -m hw.scaling $(if $(CORES),--cores $(CORES)) $(if $(SEEDS),--seeds $(SEEDS))
+figures: $(STAMP) ## MHz against cores up to a full ECP5; hours, goes on after a stop (ARCH= CORES= SEEDS=)
+	$(PYTHON) -m hw.scaling $(if $(ARCH),--architecture $(ARCH)) $(if $(CORES),--cores $(CORES)) $(if $(SEEDS),--seeds $(SEEDS))
 
 power: $(STAMP) ## relative power of 1, 2, 5 and 10 cores at equal throughput, by toggles
 	$(PYTHON) -m sim.power

@@ -1,7 +1,8 @@
 """The clock against the number of cores, up to a full chip: `make figures` draws it and prints the table.
 
 It is Figure 18 of the handshake join paper, on an ECP5-85F. Every route is kept (see `hw/timing.py`): a run
-that was stopped goes on where it was. It is drawn again after each seed, and says of how many it is.
+that was stopped goes on where it was. It is drawn again after each seed and when it is stopped, and says of
+how many seeds each point is.
 """
 
 import statistics
@@ -82,7 +83,10 @@ def sizes(most: int) -> list[int]:
 
 
 def draw(rows: list[tuple[Parameters, list[Timed]]], path: Path) -> None:
-    """The figure: a line per chain through the medians, and the range of the seeds."""
+    """The figure: a line per chain through the medians, and the range of the seeds. Without any, none."""
+    most = max(len(found) for _, found in rows)
+    if not most:
+        return
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     axes.axhspan(*PUBLISHED_MHZ, color="0.9", label="the paper's chain, Virtex-6")
     axes.axhline(TARGET_MHZ, color="0.6", linewidth=1, linestyle="dotted", label="target")
@@ -90,7 +94,7 @@ def draw(rows: list[tuple[Parameters, list[Timed]]], path: Path) -> None:
         line = [
             (one.cores, [timed.mhz for timed in found])
             for one, found in rows
-            if replace(one, cores=variant.cores) == variant
+            if found and replace(one, cores=variant.cores) == variant
         ]
         if not line:
             continue
@@ -101,9 +105,13 @@ def draw(rows: list[tuple[Parameters, list[Timed]]], path: Path) -> None:
         [drawn] = axes.plot(cores, middle, marker="o", label=label)
         axes.fill_between(cores, [min(mhz) for mhz in clocks], [max(mhz) for mhz in clocks], alpha=0.2)
         axes.annotate(f"{cores[-1]}", (cores[-1], middle[-1]), color=drawn.get_color(), va="bottom")
+        for at, mhz, height in zip(cores, clocks, middle):
+            if len(mhz) < most:
+                axes.annotate(_seeds(len(mhz)), (at, height), fontsize="xx-small", va="top", ha="center")
     axes.set(xlabel=f"cores of {PAPER.segment} tuples per window", ylabel=f"MHz, {timing.CHIP.name}")
-    seeds = len(rows[0][1])
-    axes.set_title(f"median and range of {seeds} seeds" if seeds > 1 else "one seed", fontsize="medium")
+    title = f"median and range of {_seeds(most)}" if most > 1 else _seeds(most)
+    fewer = any(0 < len(found) < most for _, found in rows)
+    axes.set_title(f"{title}, or as many as a point says" if fewer else title, fontsize="medium")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.set_ylim(bottom=0)
@@ -111,6 +119,10 @@ def draw(rows: list[tuple[Parameters, list[Timed]]], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seeds" if count > 1 else "one seed"
 
 
 def verdicts(rows: list[tuple[Parameters, list[Timed]]]) -> list[str]:
@@ -139,10 +151,10 @@ def verdicts(rows: list[tuple[Parameters, list[Timed]]]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Routes what is not kept yet, draws the figure and prints the table."""
     try:
-        seeds, cores = timing.chosen("figures", arguments, seeds=SEEDS)
+        seeds, cores, joiners = timing.chosen("figures", arguments, seeds=SEEDS, joiners=variants())
         with timing.designs() as design:
             wanted = [
-                replace(one, cores=size) for one in variants() for size in cores or sizes(full(design, one))
+                replace(one, cores=size) for one in joiners for size in cores or sizes(full(design, one))
             ]
             found = timing.timed(
                 [design(one) for one in wanted], seeds, lambda found: draw(list(zip(wanted, found)), PICTURE)

@@ -1,7 +1,8 @@
 """How fast joiners are on an ECP5-85F, placed and routed: `make timing` prints cells, MHz and what they make.
 
-Each route is kept in the cache under the digest of Verilog, tools and options: what has been routed once is
-only read again. A joiner stands alone in the chip, between registers (see `hw/pinned.py`).
+Each route is kept under the digest of Verilog, tools and options, in the cache and in a file of the project:
+what has been routed once is only read again, on other machines too. A joiner stands alone in the chip,
+between registers (see `hw/pinned.py`).
 """
 
 import argparse
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -35,6 +36,8 @@ CHIP = route.ECP5_85F
 ASKED_MHZ = 200
 #: The configurations of `make timing` have one of these numbers of cores: each takes minutes.
 CORES = (4, 16)
+#: What has been measured, for whoever goes on elsewhere.
+RECORD = Path("docs/measured.json")
 
 
 def taken(area: Area) -> int:
@@ -51,27 +54,64 @@ class Timed:
     mhz: float
 
 
-def kept(make: Callable[[], dict | list], *parts: str) -> dict | list:
-    """What `make` made of `parts`, which decide it: now, or in an earlier run."""
-    digest = hashlib.sha256()
+def _write(path: Path, text: str) -> None:
+    """Writes all of a file, or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+        file.write(text)
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, path)
+
+
+class Record:
+    """A file of measurements by name, each with the digest of what decided it; the last of a name counts."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._writing = threading.Lock()
+
+    def _entries(self) -> dict[str, dict]:
+        return json.loads(self._path.read_text()) if self._path.exists() else {}
+
+    def find(self, digest: str) -> dict | list | None:
+        """What was measured, if it is here."""
+        return next((one["made"] for one in self._entries().values() if one["digest"] == digest), None)
+
+    def put(self, name: str, digest: str, made: dict | list) -> None:
+        """Takes a measurement up."""
+        with self._writing:
+            old = self._entries()
+            new = old | {name: {"digest": digest, "made": made}}
+            if new != old:
+                lines = (f"{json.dumps(key)}: {json.dumps(new[key])}" for key in sorted(new))
+                _write(self._path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def kept(
+    make: Callable[[], dict | list], *parts: str, name: str = "", record: Record | None = None
+) -> dict | list:
+    """What `make` made of `parts`, which decide it: now, or in an earlier run. A record gets it by `name`."""
+    hashed = hashlib.sha256()
     for part in parts:
-        digest.update(f"{len(part)}:{part}".encode())
-    path = cache_directory() / "measured" / f"{digest.hexdigest()[:32]}.json"
+        hashed.update(f"{len(part)}:{part}".encode())
+    digest = hashed.hexdigest()[:32]
+    path = cache_directory() / "measured" / f"{digest}.json"
     if not path.exists():
-        made = make()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            json.dump(made, file)
-        os.replace(file.name, path)
-    return json.loads(path.read_text())
+        _write(path, json.dumps((record and record.find(digest)) or make()))
+    made = json.loads(path.read_text())
+    if record:
+        record.put(name, digest, made)
+    return made
 
 
 class Design:
     """Something behind pins, as Verilog, which is synthesised once, and only when something is not kept."""
 
-    def __init__(self, text: str, folder: Path):
+    def __init__(self, text: str, folder: Path, name: str = "", record: Record | None = None):
         self._text = text
         self._folder = folder
+        self._name = name
+        self._record = record
         self._made = None
         self._making = threading.Lock()
         self._parts = (
@@ -90,7 +130,7 @@ class Design:
         def make() -> list[dict]:
             return [asdict(area) for area in route.pack(self._netlist(), chip=CHIP, folder=self._folder)]
 
-        used, room = kept(make, *self._parts, "packed")
+        used, room = kept(make, *self._parts, "packed", name=f"{self._name}, packed", record=self._record)
         return Area(**used), Area(**room)
 
     def timed(self, seed: int) -> Timed:
@@ -104,20 +144,25 @@ class Design:
                 "mhz": routed.slowest.reached,
             }
 
-        made = kept(make, *self._parts, f"{ASKED_MHZ} MHz", f"seed {seed}")
+        parts = (*self._parts, f"{ASKED_MHZ} MHz", f"seed {seed}")
+        made = kept(make, *parts, name=f"{self._name}, seed {seed}", record=self._record)
         return Timed(Area(**made["area"]), Area(**made["room"]), made["mhz"])
 
 
 @contextmanager
 def designs() -> Iterator[Callable[[Parameters], Design]]:
-    """Makes designs of parameters: one of each, with a folder to work in, for as long as this lasts."""
+    """Makes designs of parameters: one of each, with a folder to work in, for as long as this lasts.
+
+    What is measured of them is recorded.
+    """
+    record = Record(RECORD)
     with tempfile.TemporaryDirectory() as scratch:
 
         @cache
         def design(parameters: Parameters) -> Design:
             folder = Path(scratch) / parameters.name
             folder.mkdir()
-            return Design(emit_pinned(parameters), folder)
+            return Design(emit_pinned(parameters), folder, parameters.name, record)
 
         yield design
 
@@ -134,7 +179,7 @@ def timed(
 ) -> list[list[Timed]]:
     """Joiners in the chip, each with every seed, as many at a time as there are processors.
 
-    All are routed with one seed before the next; then `finished` gets what is known.
+    All are routed with one seed before the next; then `finished` gets what is known, and when it is stopped.
     """
     found = [[] for _ in joiners]
     with (
@@ -152,8 +197,13 @@ def timed(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             tools.stop()
+            finished([[one.result() for one in seeds if _succeeded(one)] for seeds in zip(*routes)])
             raise
     return found
+
+
+def _succeeded(future: Future) -> bool:
+    return future.done() and not future.cancelled() and not future.exception()
 
 
 def _positive(name: str, text: str) -> int:
@@ -162,14 +212,23 @@ def _positive(name: str, text: str) -> int:
     return int(text)
 
 
-def chosen(command: str, arguments: Sequence[str] | None, seeds: int) -> tuple[list[int], list[int]]:
-    """The seeds and the numbers of cores (none: those by default) that a command line asks for."""
+def chosen(
+    command: str, arguments: Sequence[str] | None, seeds: int, joiners: Sequence[Parameters]
+) -> tuple[list[int], list[int], list[Parameters]]:
+    """The seeds, the numbers of cores (none: those by default) and those of `joiners` that are asked for."""
     parser = argparse.ArgumentParser(prog=command)
     parser.add_argument("--seeds", default=f"{seeds}", help="how many placements are tried of each")
     parser.add_argument("--cores", default="", help="numbers of cores, with commas between")
+    parser.add_argument("--architecture", help="only joiners of this one")
     options = parser.parse_args(arguments)
     cores = [_positive("cores", part) for part in options.cores.split(",")] if options.cores else []
-    return list(range(1, _positive("seeds", options.seeds) + 1)), cores
+    architectures = dict.fromkeys(one.architecture for one in joiners)
+    if options.architecture and options.architecture not in architectures:
+        raise ParameterError(
+            f"architecture must be among {', '.join(architectures)}, not {options.architecture!r}"
+        )
+    wanted = [one for one in joiners if options.architecture in (None, one.architecture)]
+    return list(range(1, _positive("seeds", options.seeds) + 1)), cores, wanted
 
 
 def table(rows: list[tuple[Parameters, list[Timed]]]) -> str:
@@ -192,9 +251,10 @@ def table(rows: list[tuple[Parameters, list[Timed]]]) -> str:
 
 def caption(seeds: Sequence[int]) -> str:
     """What the table is about."""
+    router = tools.nextpnr(CHIP.family)
     return (
         f"{CHIP.name}, mapped by yosys {tools.yosys().version}, placed and routed by "
-        f"{tools.nextpnr(CHIP.family).name}, which is asked for {ASKED_MHZ} MHz;\n"
+        f"{router.name} {router.version}, which is asked for {ASKED_MHZ} MHz;\n"
         f"the joiner alone between registers, which are counted too; "
         f"median MHz of {len(seeds)} {'seeds' if len(seeds) > 1 else 'seed'}\n"
     )
@@ -203,10 +263,10 @@ def caption(seeds: Sequence[int]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table."""
     try:
-        seeds, cores = chosen("timing", arguments, seeds=1)
-        configurations = [one for one in CONFIGURATIONS if one.cores in (cores or CORES)]
+        seeds, cores, joiners = chosen("timing", arguments, seeds=1, joiners=CONFIGURATIONS)
+        configurations = [one for one in joiners if one.cores in (cores or CORES)]
         if not configurations:
-            accepted = ", ".join(map(str, sorted({one.cores for one in CONFIGURATIONS})))
+            accepted = ", ".join(map(str, sorted({one.cores for one in joiners})))
             raise ParameterError(f"cores must be among {accepted}, not {','.join(map(str, cores))}")
         with designs() as design:
             found = timed([design(one) for one in configurations], seeds, lambda found: None)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from hw import scaling, timing
 from hw.area import CONFIGURATIONS, PAPER, Area
@@ -14,6 +15,8 @@ from hw.parameters import Parameters
 from hw.route import ECP5_85F, Clock, Routed
 from hw.tools import Tool
 
+#: What takes a number of records per cycle, not of cores, is among the engines.
+SCALED = [name for name in JOINERS if name not in ENGINES]
 ROOM = Area(83_640, 41_820, 83_640, 208)
 
 
@@ -58,6 +61,7 @@ def router(monkeypatch, tmp_path) -> Router:
     router = Router()
     monkeypatch.setenv("TOUCHLINE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(scaling, "PICTURE", tmp_path / "scaling.png")
+    monkeypatch.setattr(timing, "RECORD", tmp_path / "measured.json")
     monkeypatch.setattr(timing, "emit_pinned", router.emit)
     monkeypatch.setattr(timing.tools, "nextpnr", lambda family: Tool("nextpnr-ecp5", (), "0", {}))
     for name in ("synthesise", "pack", "place"):
@@ -85,6 +89,38 @@ def test_a_stopped_run_goes_on(router, capsys):
     assert capsys.readouterr().out == printed
     assert "handshake, lanes=8: 151.2 MHz with 8 cores, 151.2 with 8 (+0.0%); " in printed
     assert "120 MHz in all sizes and -10% are met\n" in printed
+
+
+def test_another_machine_goes_on(router, monkeypatch, tmp_path, capsys):
+    assert scaling.main(["--cores", "4,8", "--seeds", "2"]) == 0
+    routes, printed = sorted(router.placed), capsys.readouterr().out
+    monkeypatch.setenv("TOUCHLINE_CACHE", str(tmp_path / "another"))
+    assert scaling.main(["--cores", "4,8", "--seeds", "2"]) == 0
+    assert sorted(router.placed) == routes and capsys.readouterr().out == printed
+    before = timing.RECORD.read_text()
+
+    # Other tools route anew, and what they find takes the place of what was there.
+    monkeypatch.setattr(timing.tools, "nextpnr", lambda family: Tool("nextpnr-ecp5", (), "1", {}))
+    assert scaling.main(["--cores", "8", "--seeds", "1", "--architecture", "handshake"]) == 0
+    again = sorted(router.placed)
+    for route in routes:
+        again.remove(route)
+    assert again == [("handshake-1 8", 1), ("handshake-8 8", 1)]
+    changed = set(timing.RECORD.read_text().splitlines()) ^ set(before.splitlines())
+    assert len(changed) == 4 and all("handshake_8x8" in line and "seed 1" in line for line in changed)
+
+
+def test_a_stopped_run_shows_what_it_has(router, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(timing.os, "sched_getaffinity", lambda process: {0})
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: drawn.append(figure))
+    router.stop_after = 3
+    with pytest.raises(KeyboardInterrupt):
+        scaling.main(["--cores", "4", "--seeds", "2", "--architecture", "handshake"])
+    one_seed, stopped = (figure.axes[0] for figure in drawn)
+    assert one_seed.get_title() == "one seed"
+    assert stopped.get_title() == "median and range of 2 seeds, or as many as a point says"
+    assert [text.get_text() for text in stopped.texts] == ["4", "4", "one seed"]
 
 
 def test_all_are_routed_with_a_seed_before_the_next(router, monkeypatch):
@@ -141,6 +177,16 @@ def test_ram_takes_the_luts_that_write_into_it():
         (timing, ["--cores", "4,x"], "timing: cores must be a positive integer, not 'x'\n"),
         (timing, ["--cores", "5"], "timing: cores must be among 4, 16, 64, 200, not 5\n"),
         (timing, ["--seeds", "0"], "timing: seeds must be a positive integer, not '0'\n"),
+        (
+            timing,
+            ["--architecture", "handshake", "--cores", "5"],
+            "timing: cores must be among 4, 16, 64, 200, not 5\n",
+        ),
+        (
+            scaling,
+            ["--architecture", "bisort"],
+            f"figures: architecture must be among {', '.join(SCALED)}, not 'bisort'\n",
+        ),
         (scaling, ["--seeds", "1,2"], "figures: seeds must be a positive integer, not '1,2'\n"),
     ],
 )
@@ -150,7 +196,5 @@ def test_bad_options_are_one_line(router, command, arguments, message, capsys):
 
 
 def test_every_architecture_is_measured():
-    # What takes a number of records per cycle, not of cores, is among the engines.
-    scaled = set(JOINERS) - set(ENGINES)
-    assert {one.architecture for one in CONFIGURATIONS} == scaled
-    assert {one.architecture for one in scaling.variants()} == scaled
+    assert {one.architecture for one in CONFIGURATIONS} == set(SCALED)
+    assert {one.architecture for one in scaling.variants()} == set(SCALED)
