@@ -175,3 +175,19 @@ def test_a_cluster_without_a_checkout(shipped, python, rng, tmp_path):
     worked = {line["Task Info"]["Executor ID"] for line in lines if line["Event"] == "SparkListenerTaskEnd"}
     assert sorted(given.values()) == sorted([url] for url in urls)
     assert worked == set(given)
+
+
+def test_spark_connect(shipped, python, tmp_path):
+    """The client hands Touchline to the server, whose workers know no other."""
+    java()
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("connect.py"), shipped / "touchline.zip"],
+        env=environment | {"PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines()[-1].startswith("3 slices, ")
