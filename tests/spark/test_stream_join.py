@@ -38,15 +38,6 @@ def streams(spark):
     return stream("x"), stream("a")
 
 
-@pytest.fixture
-def new_york(spark):
-    """A session whose time zone moves its clocks."""
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    yield
-    spark.conf.set("spark.sql.session.timeZone", zone)
-
-
 def bag(frame: DataFrame) -> Counter:
     """The rows with their multiplicity; text, because NaN is not equal to itself and a map has no hash."""
     return Counter(map(str, (tuple(row) for row in frame.collect())))
