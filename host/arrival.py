@@ -8,6 +8,8 @@ import pyarrow as pa
 
 from hw.errors import DataError
 
+from .compiled import compiled
+
 
 @dataclass(frozen=True)
 class Side:
@@ -122,12 +124,22 @@ def arrange(
     )
 
 
+@compiled
+def _before(r_time, s_time):
+    """How many rows of the other stream come before each row of R, and of S; R comes first at equal times."""
+    r_before, s_before = np.empty(len(r_time), np.int64), np.empty(len(s_time), np.int64)
+    j = 0
+    for i in range(len(r_time)):
+        while j < len(s_time) and s_time[j] < r_time[i]:
+            s_before[j] = i
+            j += 1
+        r_before[i] = j
+    s_before[j:] = len(r_time)
+    return r_before, s_before
+
+
 def _merged(tables, times, dropped) -> Arrivals:
     """Arrivals of rows that are in order within their streams, where no two have the same time."""
-    # R comes before S where times are equal, so what comes before an S row are the R rows that have no
-    # later S row before them.
-    r_before = np.searchsorted(times[1], times[0], "left")
-    s_before = np.cumsum(np.bincount(r_before, minlength=len(times[1]) + 1))[:-1]
     sides = (
         Side(
             table,
@@ -137,7 +149,7 @@ def _merged(tables, times, dropped) -> Arrivals:
             np.ones(len(time), bool),
             lost,
         )
-        for table, time, before, lost in zip(tables, times, (r_before, s_before), dropped)
+        for table, time, before, lost in zip(tables, times, _before(*times), dropped)
     )
     return Arrivals(*sides)
 

@@ -31,7 +31,7 @@ from .nested import HIGHEST, grown, leading, listed, match_boxes, match_points
 #: Tuples per entry of the index.
 PART = 16
 #: How many steps a search takes one by one before it doubles them.
-WALK = 8
+WALK = 16
 #: How many candidates of a search are tested one by one, as the search for their end goes on.
 SHORT = 32
 #: Tuples that a subwindow keeps unsorted.
@@ -68,8 +68,15 @@ class Order:
 def seek(keys, heads, first, last, at, value):
     """The first position in `first .. last` whose key is at least `value`, searched from `at` on."""
     near = min(at + WALK, last)
-    while at < near and keys[at] < value:
-        at += 1
+    if near == at + WALK:
+        # All of them are compared, in vector form: where to stop cannot be predicted.
+        below = np.uint64(0)
+        for i in range(WALK):
+            below += np.uint64(keys[np.uint64(at + i)] < value)
+        at += np.int64(below)
+    else:
+        while at < near and keys[at] < value:
+            at += 1
     if (at == near and at < last) or (at > first and keys[at - 1] >= value):
         return _rebound(keys, heads, first, last, at, value)
     return at

@@ -5,7 +5,7 @@ come in order: the watermark follows the newest time at that distance, rows behi
 counted, and windows of rows hold rows back until the watermark has passed them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 from .arrival import Arrivals, Side
 from .choice import checked_structure
 from .columns import Layout
-from .compiled import checked_threads, spread
-from .engine import Batch, Engine, Found
+from .compiled import checked_threads
+from .engine import Batch, Engine
 from .output import joined_rows
+from .plan import taken
 from .row_store import RowStore
 from .session import JoinResult, Session, Stats
 from .spec import Encoded, JoinSpec
@@ -66,43 +67,48 @@ class CpuSession(Session):
 
     def join(self, arrivals: Arrivals, *, watch: bool = False) -> JoinResult:
         """All pairs among `arrivals` whose later row is owned. There is nothing to `watch`."""
-        parts, stats = self._pairs(arrivals)
+        parts = self._pairs(arrivals, lambda r, s: (r, s))
         r, s = (np.concatenate([part[k] for part in parts] or [np.empty(0, np.int64)]) for k in range(2))
-        return JoinResult(r, s, stats)
+        return JoinResult(r, s, self._counted(arrivals, len(r)))
 
     def rows(self, arrivals: Arrivals, r_columns: Sequence[str], s_columns: Sequence[str]) -> pa.Table:
         """The joined rows of what `join` gives, with these columns of R and of S."""
-        parts, _ = self._pairs(arrivals)
         r_rows, s_rows = arrivals.r.rows.select(r_columns), arrivals.s.rows.select(s_columns)
 
         def gather(r: np.ndarray, s: np.ndarray) -> pa.Table:
             return joined_rows(r_rows.take(pa.array(r)), s_rows.take(pa.array(s)))
 
-        empty = np.empty(0, np.int64)
-        return pa.concat_tables(spread(gather, parts or [(empty, empty)], self._threads))
+        parts = self._pairs(arrivals, gather)
+        table = pa.concat_tables(parts or [gather(*np.empty((2, 0), np.int64))])
+        self._counted(arrivals, table.num_rows)
+        return table
 
-    def _pairs(self, arrivals: Arrivals) -> tuple[list[tuple[np.ndarray, np.ndarray]], Stats]:
-        """All pairs, in parts, as rows of R and of S."""
+    def _pairs(self, arrivals: Arrivals, use: Callable) -> list:
+        """What `use` makes of all pairs, part by part, as rows of R and of S."""
         encoded = self._spec.encode(arrivals)
         plain = self._spec.decided and bool(arrivals.r.own.all() and arrivals.s.own.all())
-        parts = []
-        for r, s, _ in self._run(self._batches(arrivals, encoded, plain), pairs=True):
+
+        def used(r: np.ndarray, s: np.ndarray, _: int):
             if not plain:
                 kept = self._spec.refine(arrivals, encoded, r, s)
                 r, s = encoded.points.row[r[kept]], encoded.boxes.row[s[kept]]
-            parts.append((r, s))
-        tuples = int(arrivals.r.own.sum()) + int(arrivals.s.own.sum())
-        stats = Stats(tuples=tuples, pairs=sum(len(r) for r, _ in parts))
+            return use(r, s)
+
+        return self._run(self._batches(arrivals, encoded, plain), True, used)
+
+    def _counted(self, arrivals: Arrivals, pairs: int) -> Stats:
+        """Adds a finite join to the statistics."""
+        stats = Stats(tuples=int(arrivals.r.own.sum()) + int(arrivals.s.own.sum()), pairs=pairs)
         self.stats += stats
-        return parts, stats
+        return stats
 
     def count(self, arrivals: Arrivals) -> int:
         """How many pairs `join` gives; they are listed only where codes alone do not decide."""
         if not (self._spec.decided and arrivals.r.own.all() and arrivals.s.own.all()):
             return self.join(arrivals).stats.pairs
         batches = self._batches(arrivals, self._spec.encode(arrivals), plain=True)
-        pairs = sum(count for _, _, count in self._run(batches, pairs=False))
-        self.stats += Stats(tuples=len(arrivals.r.time) + len(arrivals.s.time), pairs=pairs)
+        pairs = sum(self._run(batches, False, lambda r, s, count: count))
+        self._counted(arrivals, pairs)
         return pairs
 
     def _batches(self, arrivals: Arrivals, encoded: Encoded, plain: bool) -> tuple[Batch, Batch]:
@@ -116,15 +122,15 @@ class CpuSession(Session):
         ):
             numbers = (row if plain else np.arange(len(row))).astype(np.uint32)
             age = side.time if by_time else side.index
-            sides.append(Batch(columns, numbers, 0, side.place[row], age[row]))
+            sides.append(Batch(columns, numbers, 0, *taken([side.place, age], row)))
         return sides[0], sides[1]
 
-    def _run(self, batches: tuple[Batch, Batch], pairs: bool) -> list[Found]:
+    def _run(self, batches: tuple[Batch, Batch], pairs: bool, use: Callable) -> list:
         """Joins finite batches: as a whole, or through subwindows where their structure was asked for."""
         self._engine = self._new_engine()
         if self._structure in ("auto", "nested"):
-            return self._engine.join(*batches, pairs)
-        found: list[Found] = []
+            return self._engine.join(*batches, pairs, use)
+        found = []
         counts, newest = [0, 0], _LOWEST
         places = [batch.place for batch in batches if len(batch)]
         first, last = min((p[0] for p in places), default=0), max((p[-1] for p in places), default=-1)
@@ -133,7 +139,8 @@ class CpuSession(Session):
             for k, batch in enumerate(new):
                 if len(batch):
                     counts[k], newest = int(batch.age[-1]) + 1, max(newest, int(batch.age[-1]))
-            found += self._engine.process(*new, self._limits(newest, counts), pairs)
+            parts = self._engine.process(*new, self._limits(newest, counts), pairs)
+            found += [use(*part) for part in parts]
         return found
 
     def _limits(self, newest: int, counts: Sequence[int]) -> tuple[int, int]:

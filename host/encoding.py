@@ -70,14 +70,15 @@ def _is_wide(type: pa.DataType) -> bool:
 def _numbers(array: pa.Array, type: pa.DataType) -> np.ndarray:
     if array.type == sqltypes.DATE:
         array = array.cast(pa.int32())  # dates are cast to nothing else
-    return array.cast(type).fill_null(0).to_numpy(zero_copy_only=False)
+    array = array.cast(type)
+    return (array.fill_null(0) if array.null_count else array).to_numpy(zero_copy_only=False)
 
 
 def _integer_codes(values: np.ndarray, type: pa.DataType) -> np.ndarray:
     bits = _BITS.get(type, 64)
     if bits == 64:
         return signed(values)
-    return (values + (1 << (bits - 1))).astype(np.uint64)
+    return (values + (1 << (bits - 1))).view(np.uint64)
 
 
 def _float_codes(values: np.ndarray) -> np.ndarray:

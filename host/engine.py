@@ -12,9 +12,10 @@ pair is tested in all dimensions that do not hold for the whole of its subwindow
 late that is.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import ceil, sqrt
 
 import numpy as np
 
@@ -32,6 +33,10 @@ from .window import LONGEST
 CHUNK = 4096
 #: Rows in a block of a batch that is longer than the windows, at least.
 SHORTEST_BLOCK = 512
+#: How many candidates can be tested in the time of a search.
+SEARCH = 10
+#: Pairs that a thread lists at a time.
+PAIRS = 2**16
 #: How many subwindows a window is cut into. A probe searches each of them, but one more than that is kept,
 #: which tells in structures that take more memory.
 SUBWINDOWS, SUBWINDOWS_OF_TABLES = 8, 16
@@ -123,9 +128,12 @@ class Ring:
         self.subwindows = [sub for sub in self.subwindows if sub.newest >= limit]
 
     def sample(self, new: Batch) -> np.ndarray:
-        """Columns of some rows, kept or new."""
-        chosen = self.random.integers(0, max(len(new), 1), NEW_SAMPLE if len(new) else 0)
-        return np.concatenate([*(sub.sample for sub in self.subwindows), new.columns[:, chosen]], axis=1)
+        """Columns of some rows, kept or new, each as likely as any other."""
+        kept = [sub.sample for sub in self.subwindows]
+        known = sum(part.shape[1] for part in kept)
+        count = min(NEW_SAMPLE, ceil(len(new) * known / self.rows) if known else NEW_SAMPLE)
+        chosen = self.random.integers(0, max(len(new), 1), count if len(new) else 0)
+        return np.concatenate([*kept, new.columns[:, chosen]], axis=1)
 
 
 def spans(layout: Layout, points: np.ndarray, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -199,13 +207,19 @@ class Engine:
         """How many threads are worth it for so many tuples."""
         return self.threads if tuples > ALONE else 1
 
-    def join(self, points: Batch, boxes: Batch, pairs: bool = True) -> list[Found]:
-        """The pairs within a batch, in parts, without keeping it."""
-        block = self._measure(points, boxes)
-        return self._among([self._sorted(batch, rows) for batch, rows in zip((points, boxes), block)], pairs)
+    def join(
+        self, points: Batch, boxes: Batch, pairs: bool = True, use: Callable = lambda *found: found
+    ) -> list:
+        """What `use` makes of the pairs within a batch, part by part; the batch is not kept.
 
-    def _among(self, sides: list, pairs: bool) -> list[Found]:
-        """The pairs within a sorted batch."""
+        A part is used by the thread that has found it, while it is in its cache.
+        """
+        block = self._measure(points, boxes)
+        sides = [self._sorted(batch, rows) for batch, rows in zip((points, boxes), block)]
+        return self._among(sides, pairs, use)
+
+    def _among(self, sides: list, pairs: bool, use: Callable = lambda *found: found) -> list:
+        """What `use` makes of the pairs within a sorted batch."""
         (p, _, *p_places), (b, bounds, *b_places) = sides
         hi, negated = self.layout.hi, self.layout.negated
         tasks = block_pairs(
@@ -217,11 +231,20 @@ class Engine:
             CHUNK,
         )
         stored, probe = p.points(), (b.data, b.ids, b.base)
-        threads = self._threads(int((tasks[:, 2] - tasks[:, 1]).sum()))
+        probing = int((tasks[:, 2] - tasks[:, 1]).sum())
+        threads = self._threads(probing)
         parts = 1 if threads == 1 else 4 * threads
+        if pairs and self.shares is not None:
+            blocks = max(len(p.offsets), 1)
+            parts = max(parts, int(probing * len(p) / blocks * self._share() / PAIRS))
         cuts = np.linspace(0, len(tasks), min(len(tasks), parts) + 1).astype(np.int64)
         shares = ((stored, probe, hi, negated, tasks[i:j], pairs) for i, j in pairwise(cuts))
-        return spread(boxes_find_points, shares, threads)
+        return spread(lambda *share: use(*boxes_find_points(*share)), shares, threads)
+
+    def _share(self) -> float:
+        """The share of pairs that the order lets through."""
+        kept = [self.shares.kept[d] for d in (self.order.key, self.order.stripe) if d >= 0]
+        return float(np.prod(kept))
 
     def _probes(self, sides: list) -> Iterator[tuple]:
         """What has to be probed with what: the blocks of a batch with the subwindows of the other stream."""
@@ -240,24 +263,21 @@ class Engine:
 
     def _measure(self, points: Batch, boxes: Batch) -> tuple[int, int]:
         """Chooses the order for a batch; returns how many rows blocks of points and of boxes have."""
-        rows = [SHORTEST_BLOCK, SHORTEST_BLOCK]
-        pairs = []
+        reach, pairs = 0, []
         self._seen += len(points) + len(boxes)
         measured = self._stale and self._seen > self._measured_until
         if len(points) and len(boxes):
             chosen = boxes.columns[:, self._random.integers(0, len(boxes), SAMPLE[0])]
             first, last = spans(self.layout, points.columns, chosen)
-            # A box meets about `reach` points. Long blocks of points take few searches, and short ones of
-            # boxes meet few blocks in vain; these lengths were the fastest of those tried.
-            reach = int((last - first).mean())
-            rows[0] = max(rows[0], 2 * reach)
-            rows[1] = max(rows[1], reach * len(boxes) // len(points) // 4)
+            reach = int((last - first).mean())  # so many points a box meets
             if measured:
                 width = np.tile(last - first, SAMPLE[1])
                 others = np.tile(first, SAMPLE[1]) + (width * self._random.random(len(width))).astype(
                     np.int64
                 )
+                # Pairs within a batch count by their part in all that a box meets.
                 some = np.flatnonzero(width)
+                some = some[: ceil(len(some) * reach / max(reach + self.rings[0].rows, 1))]
                 pairs.append((points.columns[:, others[some]], chosen[:, some % SAMPLE[0]]))
         if measured:
             kept = [ring.sample(batch) for ring, batch in zip(self.rings, (points, boxes))]
@@ -272,13 +292,17 @@ class Engine:
                 self.shares = Shares.measure(
                     self.layout, *(np.concatenate(side, axis=1) for side in zip(*pairs))
                 )
-                block = max(rows[0], self.rings[0].rows // SUBWINDOWS)
+                block = max(2 * reach, SHORTEST_BLOCK, self.rings[0].rows // SUBWINDOWS)
                 self.order = choose_order(self.layout, self.shares, kept[0], block)
                 self._stale = False
                 self._measured_until = self._seen + min(self._seen, MEASURED_FOR)
         if self.structure == "nested":
             self.order = Order(-1)
-        return rows[0], rows[1]
+        # A box meets whole blocks of points: long ones take few searches, short ones bring few candidates
+        # from outside its window.
+        best = sqrt(SEARCH * reach / self._share()) if self.shares and self.order.key >= 0 else 2 * reach
+        rows = max(SHORTEST_BLOCK, int(min(2 * reach, best)))
+        return rows, max(SHORTEST_BLOCK, rows * len(boxes) // max(len(points), 1) // 5)
 
     def _sorted(self, batch: Batch, rows: int) -> tuple:
         """A batch in sorted blocks, their bounds, and the places of the first and the last row of each."""

@@ -139,14 +139,17 @@ class Plan:
         codes = []
         for dim in self.dimensions:
             used = list(dim.uses)
-            places = np.flatnonzero(live[used].any(axis=0))
+            places = _where(live[used].any(axis=0))
             code, valid = encoding.encode(evaluate(dim.point, rows.take(places)))
-            whole = np.zeros(rows.length, np.uint64)
-            whole[places] = code
-            live[np.ix_(used, places[~valid])] = False
-            codes.append(whole)
+            if len(places) < rows.length:
+                whole = np.zeros(rows.length, np.uint64)
+                whole[places] = code
+                code = whole
+            if not valid.all():
+                live[np.ix_(used, places[~valid])] = False
+            codes.append(code)
         codes += [live[k].astype(np.uint64) for k in self.flags]
-        kept = np.flatnonzero(live.any(axis=0))
+        kept = _where(live.any(axis=0))
         return kept, taken(codes, kept)
 
     def boxes(
@@ -165,13 +168,18 @@ class Plan:
         for k in self.flags:
             los.append(np.full(len(passing), k == disjunct, np.uint64))
             his.append(np.full(len(passing), encoding.HIGHEST))
-        kept = np.flatnonzero(keep)
-        return passing[kept], taken(los, kept), taken(his, kept)
+        kept = _where(keep)
+        return taken([passing], kept)[0], taken(los, kept), taken(his, kept)
 
 
 def taken(codes: Sequence[np.ndarray], rows: np.ndarray) -> list[np.ndarray]:
     """These rows of some columns of codes, each once and in order; a copy only if some are left out."""
     return [code if len(rows) == len(code) else code[rows] for code in codes]
+
+
+def _where(mask: np.ndarray) -> np.ndarray:
+    """The places at which `mask` holds; mostly that is everywhere."""
+    return np.arange(len(mask)) if mask.all() else np.flatnonzero(mask)
 
 
 def _text(terms: list[Bound | Outside]) -> str:

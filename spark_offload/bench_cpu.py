@@ -4,13 +4,16 @@
     order       the same with its condition written in either order
     streams     micro-batches through `push` and `poll`, against Spark's and Flink's streaming joins
     steady      the papers' two-attribute band, and equality, with full windows
-    structures  insertion into and probing of each structure, also drawn
+    structures  insertion into and probing of each structure, also drawn; their memory
+    skew        how soon RaP-Tables are balanced, and what rising values are kept in
     auto        the structures in whole joins, and what `auto` chooses: its thresholds come from here
     growth      as windows double
 
 Every measurement is a process of its own with a time limit, and the least of several repetitions counts.
-Ratios are between figures of one run; what is absolute by nature stands beside the machine's name. `--only`
-runs some sections, and `--resume` takes what an earlier run of the same code has measured.
+Ratios are between figures of one run; what is absolute by nature stands beside the machine's name. Where
+other programs keep cores busy, CPU time, printed beside it, says more than the clock. `--only` runs some
+sections, and `--resume` takes what an earlier run of the same code has measured. In the end all targets are
+listed, with what was reached.
 """
 
 import argparse
@@ -44,8 +47,9 @@ from hw.dimension import Test
 from .bench_peers import ON, PEERS, SECOND, Query, flink_streamed, spark_streamed, stream
 
 #: Seconds that one measurement may take, and one of a finite join; what takes longer is reported as such.
-LIMIT, PATIENCE = 600, 180
-REPEATS = 3
+LIMIT, PATIENCE = 600, 90
+#: A measurement is repeated so often at least, and until so many seconds are gone.
+REPEATS, REPEATING = 3, 4
 #: What has been measured, for `--resume`.
 KEPT = Path("build/bench_cpu.jsonl")
 PICTURE = Path("docs/structures.png")
@@ -60,21 +64,33 @@ def band(name: str, query: dict) -> dict:
 
 
 def timed(run: Callable[[], int]) -> dict:
-    """The least time of several runs, and what they return.
+    """The least time and CPU time of several runs, and what they return.
 
     The first run, which may compile, counts only if it takes so long that there is none after it.
     """
-    times, found = [], None
-    for _ in range(REPEATS + 1):
-        start = time.perf_counter()
+    times, busy, found = [], [], None
+    while len(times) <= REPEATS or sum(times) < REPEATING:
+        start, cpu = time.perf_counter(), cpu_time()
         got = run()
         times.append(time.perf_counter() - start)
+        busy.append(cpu_time() - cpu)
         if found not in (None, got):
             raise RuntimeError(f"{got:,} pairs, and {found:,} the time before")
         found = got
         if sum(times) > PATIENCE / 6:
             break
-    return {"seconds": min(times[1:] or times), "found": found}
+    return {"seconds": min(times[1:] or times), "cpu": min(busy[1:] or busy), "found": found}
+
+
+def cpu_time() -> float:
+    """CPU seconds of this process and of its children, such as Spark's virtual machine."""
+    spent = time.process_time()
+    for task in Path("/proc/self/task").iterdir():
+        for child in (task / "children").read_text().split():
+            # After the name, which is in parentheses, fields 12 and 13 are the time of user and system.
+            fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+            spent += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return spent
 
 
 # Micro-batches
@@ -109,6 +125,7 @@ class Source:
     margin: int
     window: int  #: in microseconds
     rate: int  #: tuples a second and stream
+    slope: int = 0  #: what the values of a row exceed those of the row before by
 
     def __post_init__(self):
         test = Test.BAND if self.margin else Test.EQUAL
@@ -122,8 +139,12 @@ class Source:
 
     def batch(self, first: int, count: int) -> tuple[Batch, Batch]:
         """The tuples of both streams from number `first` on."""
+        rise = self.slope * np.arange(first, first + count, dtype=np.uint64)
         points, boxes = (
-            [self._rng.integers(1, self.highest + 1, count).astype(np.uint64) for _ in range(self.values)]
+            [
+                self._rng.integers(1, self.highest + 1, count).astype(np.uint64) + rise
+                for _ in range(self.values)
+            ]
             for _ in range(2)
         )
         # Codes are unsigned, so everything is moved up by what is subtracted from it.
@@ -269,6 +290,63 @@ def _join_rate(name: str, rows: int, matches: int, batch: int) -> float:
     return 2 * done / spent
 
 
+def memory(name: str) -> dict:
+    """The most bytes that a structure takes for those of the encoded windows, while windows slide on."""
+    rows, batch = 2**18, 1024
+    source = Source(1, 100 * rows, 50, rows, SECOND)
+    engine = source.engine(name, threads=1)
+    encoded = rows * (source.layout.bytes_per(False) + source.layout.bytes_per(True))
+    most = 0
+    for first in range(0, 3 * rows, batch):
+        engine.process(*source.batch(first, batch), source.limits(first + batch), pairs=False)
+        if first >= rows:
+            most = max(most, engine.bytes)
+    return {"bytes": most / encoded}
+
+
+# Skew
+
+#: Tuples in a subwindow, and how often splitters are adjusted.
+SKEWED, ADJUSTMENTS = 2**20, 5
+#: The mean distance of a partition from its share, in shares, up to which a table is balanced.
+BALANCED = 0.35
+DISTRIBUTIONS = {
+    "uniform": lambda rng, count: rng.integers(2**30, 2**30 + 2**24, count),
+    "normal": lambda rng, count: rng.normal(2**31, 2**20, count),
+    "three normals": lambda rng, count: rng.normal(rng.choice([2**28, 2**31, 3 * 2**30], count), 2**22),
+    # Views of videos: most values within a small part of the range, and a long tail.
+    "rank-size": lambda rng, count: 2**31 / rng.permutation(np.arange(1, count + 1)) ** 0.9,
+}
+
+
+def balance(name: str) -> dict:
+    """How far partitions are from their share after each adjustment; the first are equal parts of 32 bits."""
+    rng = np.random.default_rng(5)
+    layout, order = Layout.of([SpecDimension("", Test.BAND)]), Order(0)
+    splitters = even_splitters(0, 2**32 - 1, partitions(SKEWED))
+    errors = []
+    for _ in range(ADJUSTMENTS + 1):
+        keys = DISTRIBUTIONS[name](rng, SKEWED).astype(np.uint64)
+        numbers = np.arange(SKEWED, dtype=np.uint32)
+        run = Sorted.build(keys[None, :], numbers, 0, np.array([0, SKEWED]), order)
+        table = RapTable(layout, False, order, 0, SKEWED, splitters)
+        table.insert(run, 0, SKEWED)
+        counts = table.histograms[0]
+        errors.append(float(np.abs(counts / counts.mean() - 1).mean()))
+        splitters = table.next_splitters(SKEWED)
+    return {"errors": errors}
+
+
+def rising() -> dict:
+    """What `auto` keeps values in that rise from row to row, in batches of a few rows."""
+    rows, batch = 2**12, 4
+    source = Source(1, 10, 5, rows, SECOND, slope=10)
+    engine = source.engine(threads=1)
+    for first in range(0, 2 * rows, batch):
+        engine.process(*source.batch(first, batch), source.limits(first + batch), pairs=False)
+    return {"names": [ring.subwindows[-1].name for ring in engine.rings], "explained": engine.explain()}
+
+
 MEASUREMENTS = {
     "band": band,
     "pushed": pushed,
@@ -276,6 +354,9 @@ MEASUREMENTS = {
     "flink_streamed": flink_streamed,
     "steady": steady,
     "structure": structure,
+    "memory": memory,
+    "balance": balance,
+    "rising": rising,
     "whole": whole,
 }
 
@@ -285,6 +366,8 @@ class Run:
 
     def __init__(self, resume: bool):
         self._known: dict[str, dict] = {}
+        #: What was asked for, the target, what was reached, and whether that is enough.
+        self.verdicts: list[tuple[str, str, str, str]] = []
         room = Path(__file__).parent
         sources = sorted([*(room.parent / "host").glob("*.py"), *room.glob("bench_*.py")])
         self._code = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
@@ -307,6 +390,10 @@ class Run:
                 file.write(json.dumps([asked, self._known[asked]]) + "\n")
         return self._known[asked]
 
+    def judge(self, what: str, target: str, reached: str, enough: bool) -> None:
+        """Notes whether a target was reached."""
+        self.verdicts.append((what, target, reached, "yes" if enough else "NO"))
+
 
 def _measured(name: str, arguments: tuple) -> dict:
     command = [sys.executable, "-m", "spark_offload.bench_cpu", "--measure", name, json.dumps(arguments)]
@@ -314,7 +401,7 @@ def _measured(name: str, arguments: tuple) -> dict:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
-        return {"why": f"more than {limit} s"}
+        return {"why": f"more than {limit} s", "beyond": limit}
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "Error" in line or "Exception" in line]
         return {"why": f"not run: {(lines or [f'exit status {done.returncode}'])[-1][:120]}"}
@@ -344,27 +431,44 @@ def _table(title: str, rows: list, headers: tuple) -> None:
 
 def compare_bands(run: Run) -> None:
     """Count and list, against every peer."""
+    slow: dict[str, str] = {}  # what takes too long to count is asked for nothing larger
     for rows, seconds in ((200_000, 1), (200_000, 10), (2_000_000, 1)):
+        asked = f"{rows:,} x {rows:,} rows, window {seconds} s"
         for listed in (False, True):
             query = asdict(Query(rows, seconds * SECOND, listed))
-            # Nested loops take minutes, whatever is asked for.
-            smallest = (rows, seconds, listed) == (200_000, 1, False)
-            names = [name for name in PEERS if name != "spark, naive" or smallest]
-            got = {name: run.measured("band", name, query) for name in names}
+            got = {}
+            for name in PEERS:
+                got[name] = {"why": slow[name]} if name in slow else run.measured("band", name, query)
+                if "beyond" in got[name] and not listed:
+                    slow[name] = f"not run: counting {asked} takes {got[name]['why']}"
             ours = got["touchline"]
-            lines = []
-            for name, result in got.items():
-                both = "seconds" in result and "seconds" in ours
-                ratio = f"{result['seconds'] / ours['seconds']:.1f}" if both else ""
-                lines.append((name, _seconds(result), ratio, _same(result, ours)))
             what = "4 columns of all pairs as Arrow" if listed else "count"
-            title = f"{rows:,} x {rows:,} rows, window {seconds} s, {ours.get('found', 0):,} pairs: {what}"
-            _table(title, lines, ("engine", "time", "times ours", "same result"))
+            lines, least = [], {}
+            clocks = ("seconds", "cpu")
+            for name, result in got.items():
+                times = {of: result[of] / ours[of] for of in clocks if of in result and of in ours}
+                ratios = [f"{times[of]:.1f}" if of in times else "" for of in clocks]
+                busy = f"{result['cpu']:.3f} s" if "cpu" in result else ""
+                lines.append((name, _seconds(result), ratios[0], busy, ratios[1], _same(result, ours)))
+                if name != "touchline" and times:
+                    least = {of: min(ratio, least.get(of, ratio)) for of, ratio in times.items()}
+            headers = ("engine", "time", "times ours", "CPU", "times ours", "same result")
+            _table(f"{asked}, {ours.get('found', 0):,} pairs: {what}", lines, headers)
+            target = LISTED if listed else COUNTED
+            reached = "{seconds:.1f}, by CPU time {cpu:.1f}".format(**least) if least else "not run"
+            same = all(line[-1] != "NO" for line in lines)
+            run.judge(
+                f"{asked}: {'listed' if listed else 'counted'}, for the fastest peer's time",
+                f"at least {target} times",
+                reached,
+                bool(least) and same and least["seconds"] >= target,
+            )
 
 
 def compare_orders(run: Run) -> None:
     """The same condition with the selective part first, and last."""
     lines = []
+    spread = {}
     for name in ("touchline", "duckdb", "polars", "clickhouse"):
         value, moment = (
             run.measured("band", name, asdict(Query(50_000, SECOND, False, first))) for first in (False, True)
@@ -372,14 +476,18 @@ def compare_orders(run: Run) -> None:
         both = "seconds" in value and "seconds" in moment
         ratio = f"{moment['seconds'] / value['seconds']:.1f}" if both else ""
         lines.append((name, _seconds(value), _seconds(moment), ratio, _same(moment, value)))
+        if both:
+            spread[name] = max(moment["seconds"] / value["seconds"], value["seconds"] / moment["seconds"])
     headers = ("engine", "value first", "time first", "times", "same result")
     _table("The order of conditions, 50,000 x 50,000 rows, window 1 s, count", lines, headers)
+    ours = spread.get("touchline", float("inf"))
+    run.judge("the order of conditions", f"at most {REORDERED} times", f"{ours:.2f}", ours <= REORDERED)
 
 
 def compare_streams(run: Run) -> None:
     """Micro-batches through `push` and `poll`, and through Spark and Flink."""
     # Enough micro-batches for an average, and not more than they can take.
-    sizes = {1_000: 40_000, 10_000: 200_000, 100_000: 600_000}
+    sizes = {1_000: 20_000, 10_000: 200_000, 100_000: 400_000}
     flink = run.measured("flink_streamed", 200_000, 1, LIMIT)
     lines = []
     for batch, rows in sizes.items():
@@ -390,6 +498,13 @@ def compare_streams(run: Run) -> None:
             for their in (spark, flink)
         ]
         same = [_same(spark, ours), _same(flink, ours) if rows == 200_000 else ""]
+        known = [float(ratio) for ratio in ratios if ratio]
+        run.judge(
+            f"micro-batches of {batch:,}, for Spark's and Flink's rate",
+            f"at least {STREAMED} times",
+            " and ".join(ratio or "not run" for ratio in ratios),
+            len(known) == 2 and min(known) >= STREAMED and "NO" not in same,
+        )
         lines.append((f"{batch:,}", _rate(ours), _rate(spark), ratios[0], same[0], ratios[1], same[1]))
     headers = (
         "rows per batch and stream",
@@ -407,13 +522,22 @@ def compare_streams(run: Run) -> None:
 #: ScaleJoin on 48, SplitJoin on 28; and of low-latency handshake join with a hash index, on 40.
 PAPERS = "750, 1,400, 5,125, 3,000, 4,400"
 HASHED = 225_234
+#: What is asked for.
+COUNTED, LISTED, STREAMED, REORDERED, TWO_BANDS, DOUBLED = 20, 10, 20, 1.25, 50_000, 1.2
+MEMORY = {"bisort": 1.25, "levels": 1.25, "rap_table": 2.6, "wib_tree": 2.6}
+
+
+def _bounded(structure: str, times: float) -> tuple[str, str, bool]:
+    """The verdict on memory."""
+    most = MEMORY[structure]
+    return f"at most {most} times", f"{times:.2f}", times <= most
 
 
 def steady_states(run: Run) -> None:
     """The papers' benchmark with 15-minute windows, and equality with windows that memory holds."""
     lines = []
     short = 30
-    for rate in (5_125, 50_000, 60_000, 4 * HASHED):
+    for rate in (5_125, TWO_BANDS, 60_000, 4 * HASHED):
         equal = rate == 4 * HASHED
         asked = (rate, 1, rate * short, 0, short) if equal else (rate, 2, 10_000, 10, 900)
         got = run.measured("steady", *asked)
@@ -423,6 +547,14 @@ def steady_states(run: Run) -> None:
             continue
         times = [f"{got[what]:.2f} s" for what in ("seconds", "longest", "cpu")]
         sustained = "yes" if got["seconds"] <= 1 else "no"
+        if rate in (TWO_BANDS, 4 * HASHED):
+            run.judge(
+                f"{named[0]} at {named[1]} tuples/s per stream",
+                "at most 1 s per second",
+                f"{times[0]}, {times[2]} of CPU on {cores()} cores",
+                got["seconds"] <= 1,
+            )
+            run.judge(f"{named[0]}: bytes for the encoded windows'", *_bounded("levels", got["bytes"]))
         pairs = f"{got['found'] / max(got['seconds'], 1):,.0f}"
         lines.append([*named, *times, sustained, pairs, f"{got['bytes']:.2f}"])
     headers = (
@@ -451,6 +583,31 @@ def structures(run: Run) -> None:
         _table(f"Millions of tuples/s on one core, inserted / probing: {others}", lines, (axis, *got))
     draw(got, PICTURE)
     print(f"\ndrawn in {PICTURE}")
+    lines = []
+    for name, got in _figures(run, "memory").items():
+        lines.append((name, *_bounded(name, got["bytes"])[:2]))
+        run.judge(f"{name}: bytes for the encoded windows'", *_bounded(name, got["bytes"]))
+    _table(
+        "Bytes for the encoded windows', at most while they slide", lines, ("structure", "target", "bytes")
+    )
+
+
+def skew(run: Run) -> None:
+    """RaP-Table's balance after each adjustment, and what values that rise are kept in."""
+    lines = []
+    for name in DISTRIBUTIONS:
+        errors = run.measured("balance", name).get("errors")
+        if errors:
+            lines.append([name, *(f"{error:.2f}" for error in errors)])
+            balanced = next((k for k, error in enumerate(errors) if error <= BALANCED), None)
+            what = f"RaP-Table with {name} values: balanced to {BALANCED} shares"
+            run.judge(what, "within 3 adjustments", str(balanced), balanced is not None and balanced <= 3)
+    headers = ("values", *(f"after {k}" for k in range(ADJUSTMENTS + 1)))
+    _table("Mean distance of partitions from their share, in shares, by adjustments", lines, headers)
+    got = run.measured("rising")
+    names = ", ".join(sorted(set(got.get("names", ["not run"]))))
+    print(f"\nrising values, batches of 4:\n{got.get('explained', got.get('why'))}")
+    run.judge("structure of values that rise", "wib_tree", names, names == "wib_tree")
 
 
 def _figures(run: Run, measurement: str) -> dict[str, dict]:
@@ -505,7 +662,7 @@ def growth(run: Run) -> None:
     """Time per tuple as the window doubles while matches per tuple stay."""
     lines = []
     for what, margin, matches in (("equality", 0, 1), ("band", 10, 16)):
-        before = None
+        before, most = None, 0.0
         for window in (30, 60, 120, 240):
             rate = 50_000
             highest = rate * window * (2 * margin + 1) // matches
@@ -516,8 +673,11 @@ def growth(run: Run) -> None:
                 continue
             each = got["cpu"] / (2 * rate) * 1e9
             times = "" if before is None else f"{each / before:.2f}"
+            most = max(most, 0.0 if before is None else each / before)
             lines.append([*line, f"{each:.0f} ns", times, f"{got['bytes']:.2f}"])
             before = each
+        what = f"{what}: CPU per tuple as the window doubles"
+        run.judge(what, f"at most {DOUBLED} times", f"{most:.2f}", 0 < most <= DOUBLED)
     headers = ("predicate", "matches", "rows per window", "CPU per tuple", "times", "bytes")
     _table("Doubling the window", lines, headers)
 
@@ -535,6 +695,7 @@ SECTIONS = {
     "streams": compare_streams,
     "steady": steady_states,
     "structures": structures,
+    "skew": skew,
     "auto": choices,
     "growth": growth,
 }
@@ -556,6 +717,7 @@ def main() -> None:
     run = Run(options.resume)
     for name in options.only:
         SECTIONS[name](run)
+    _table(f"Targets, on {machine()}", run.verdicts, ("what", "target", "reached", "enough"))
 
 
 if __name__ == "__main__":

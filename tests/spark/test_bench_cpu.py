@@ -1,6 +1,9 @@
 """The benchmark of the CPU engine: small measurements give figures, and a run keeps what it has measured."""
 
 import json
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -20,6 +23,21 @@ def test_steady_windows():
     got = bench_cpu.steady(rate=500, values=1, highest=8000, margin=0, window=16)
     assert got["found"] == pytest.approx(2 * 500, rel=0.15)
     assert 1 <= got["bytes"] < 1.25
+
+
+def test_rising_values_go_to_the_wib_tree():
+    """Batches of four rows, in which values lie close: what decides are the windows, not the newest batch."""
+    got = bench_cpu.rising()
+    assert got["names"] == ["wib_tree", "wib_tree"]
+    assert "lie beyond those of the subwindow before" in got["explained"]
+
+
+@pytest.mark.parametrize("values", bench_cpu.DISTRIBUTIONS)
+def test_tables_are_balanced_by_three_adjustments(values, monkeypatch):
+    monkeypatch.setattr(bench_cpu, "SKEWED", 2**16)
+    errors = bench_cpu.balance(values)["errors"]
+    assert errors[0] > 1.5
+    assert max(errors[3:]) <= bench_cpu.BALANCED
 
 
 def test_all_ways_to_ask_find_the_same():
@@ -52,6 +70,67 @@ def test_a_run_goes_on_where_it_was(tmp_path, monkeypatch):
     assert bench_cpu.Run(resume=True).measured("pushed", 2) == {"rate": 2}
     assert len(taken) == len([json.loads(line) for line in bench_cpu.KEPT.read_text().splitlines()]) == 2
     assert bench_cpu.Run(resume=False).measured("pushed", 2) == {"rate": 3}
+
+
+FIGURES = {
+    "band": {"seconds": 1.0, "cpu": 2.0, "found": 5},
+    "pushed": {"rate": 500.0, "found": 5},
+    "spark_streamed": {"rate": 10.0, "found": 5},
+    "flink_streamed": {"rate": 100.0, "found": 5},
+    "memory": {"bytes": 1.5},
+    "balance": {"errors": [2.0, 1.0, 0.5, 0.4, 0.3, 0.3]},
+    "rising": {"names": ["wib_tree", "levels"], "explained": ""},
+}
+
+
+def test_verdicts(tmp_path, monkeypatch, capsys):
+    """Every target is listed with what was reached, and whether that is enough."""
+    monkeypatch.setattr(bench_cpu, "KEPT", tmp_path / "kept.jsonl")
+
+    def measure(name, arguments):
+        if name == "band" and arguments[0] == "touchline":
+            return {"seconds": 0.05, "cpu": 0.08, "found": 5}
+        if name == "band" and arguments[0] == "spark, naive":
+            return {"why": "more than 90 s", "beyond": 90}
+        return FIGURES[name]
+
+    monkeypatch.setattr(bench_cpu, "_measured", measure)
+    run = bench_cpu.Run(resume=False)
+    for section in ("bands", "order", "streams", "skew"):
+        bench_cpu.SECTIONS[section](run)
+    asked = "200,000 x 200,000 rows, window 1 s"
+    assert run.verdicts[:2] == [
+        (
+            f"{asked}: counted, for the fastest peer's time",
+            "at least 20 times",
+            "20.0, by CPU time 25.0",
+            "yes",
+        ),
+        (
+            f"{asked}: listed, for the fastest peer's time",
+            "at least 10 times",
+            "20.0, by CPU time 25.0",
+            "yes",
+        ),
+    ]
+    reached = {what: (reached, enough) for what, _, reached, enough in run.verdicts}
+    assert reached["the order of conditions"] == ("1.00", "yes")
+    assert reached["micro-batches of 1,000, for Spark's and Flink's rate"] == ("50 and 5", "NO")
+    assert reached["RaP-Table with normal values: balanced to 0.35 shares"] == ("4", "NO")
+    assert reached["structure of values that rise"] == ("levels, wib_tree", "NO")
+    assert f"not run: counting {asked} takes more than 90 s" in capsys.readouterr().out
+
+
+def test_cpu_time_has_that_of_children():
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        before, deadline = bench_cpu.cpu_time(), time.monotonic() + 30
+        while bench_cpu.cpu_time() < before + 0.2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_a_measurement_that_fails_says_why():
