@@ -1,8 +1,7 @@
 """A session on the CPU: what `Session` is on a device, with the CPU engine in its place.
 
 Rows are joined as they are pushed; `poll` hands over what was found. With `lateness`, rows need not
-come in order: the watermark follows the newest time at that distance, rows behind it are dropped and
-counted, and windows of rows hold rows back until the watermark has passed them.
+come in order, see `ContinuousSession`.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,28 +9,23 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from .arrival import Arrivals, Side
+from .arrival import Arrivals
 from .choice import checked_structure
 from .columns import Layout
 from .compiled import checked_threads
+from .continuous import LOWEST, ContinuousSession
 from .engine import Batch, Engine
 from .output import joined_rows
 from .plan import taken
-from .row_store import RowStore
-from .session import JoinResult, Session, Stats
+from .session import JoinResult, Stats
 from .spec import Encoded, JoinSpec
-from .window import parse_window
 
 #: Rows of a finite join that go through subwindows at a time, where a structure for them was asked for.
 BATCH = 4096
-_LOWEST = np.iinfo(np.int64).min
-#: Columns that rows are kept with, to encode them again.
-_TIME, _BEFORE = "touchline time", "touchline before"
 
 
-class CpuSession(Session):
+class CpuSession(ContinuousSession):
     """A join on the CPU.
 
     `structure` is one of `choice.STRUCTURES`; `threads` how many cores are used, all of them unless given;
@@ -46,18 +40,10 @@ class CpuSession(Session):
         threads: int | None = None,
         lateness: str | int | None = None,
     ):
-        self._spec = spec
+        super().__init__(spec, lateness)
         self._layout = Layout.of(spec.dimensions)
         self._structure, self._threads = checked_structure(structure), checked_threads(threads)
-        self._lateness = None if lateness is None else parse_window(lateness, spec.time_type).r
         self._engine = self._new_engine()
-        self._newest: int | None = None
-        self._counts = (0, 0)
-        self._rows = tuple(RowStore() for _ in range(2))
-        self._held = [spec.r_schema.empty_table(), spec.s_schema.empty_table()]
-        self._ready: list[pa.Table] = []
-        self.late = (0, 0)  #: rows of R and S that came behind the watermark
-        self.stats = Stats()  #: of everything this session has joined
 
     def _new_engine(self) -> Engine:
         window = self._spec.window
@@ -131,7 +117,7 @@ class CpuSession(Session):
         if self._structure in ("auto", "nested"):
             return self._engine.join(*batches, pairs, use)
         found = []
-        counts, newest = [0, 0], _LOWEST
+        counts, newest = [0, 0], LOWEST
         places = [batch.place for batch in batches if len(batch)]
         first, last = min((p[0] for p in places), default=0), max((p[-1] for p in places), default=-1)
         for start in range(int(first), int(last) + 1, BATCH):
@@ -150,103 +136,30 @@ class CpuSession(Session):
         """
         window = self._spec.window
         ends = (newest, newest) if window.kind == "time" else counts
-        r, s = (max(int(end) - size, _LOWEST) for end, size in zip(ends, (window.r, window.s)))
+        r, s = (max(int(end) - size, LOWEST) for end, size in zip(ends, (window.r, window.s)))
         return r, s
 
     # Continuous streams
 
-    def push(self, r: pa.Table, s: pa.Table) -> None:
-        """Joins the next rows of both streams. Rows that are refused leave the session as it was."""
-        self._check_columns(r, s)
-        if self._lateness is None:
-            self._advance(self._after_all_before(self._spec.arrange(r, s)))
-            return
-        times = [self._spec.times(table, side) for side, table in zip("rs", (r, s))]
-        tables, late = [r, s], [0, 0]
-        if self._newest is not None:
-            for k, table in enumerate((r, s)):
-                tables[k] = table.filter(pc.fill_null(pc.greater_equal(times[k], self._watermark), True))
-                late[k] = table.num_rows - tables[k].num_rows
-        seen = [pc.max(time).as_py() for time in times]
-        self._newest = max((time for time in (self._newest, *seen) if time is not None), default=None)
-        self.late = self.late[0] + late[0], self.late[1] + late[1]
-        if self._spec.window.kind == "time":
-            self._advance(self._numbered(self._spec.arrange(*tables)))
-            return
-        self._held = [pa.concat_tables(both) for both in zip(self._held, tables)]
-        if self._newest is not None:
-            self._release(self._watermark)
-
-    def finish(self) -> None:
-        """Joins the rows that are still held back: no more will come."""
-        self._release(None)
-
-    def poll(self) -> pa.Table:
-        """The joined rows of everything pushed so far that have not been returned before."""
-        ready, self._ready = self._ready, []
-        if not ready:
-            return joined_rows(self._spec.r_schema.empty_table(), self._spec.s_schema.empty_table())
-        return pa.concat_tables(ready)
-
-    @property
-    def _watermark(self) -> int:
-        """The time from which on rows are in time."""
-        return max(self._newest - self._lateness, _LOWEST)
-
-    def _release(self, until: int | None) -> None:
-        """Joins the rows that were held back and are before `until`: nothing can come between them."""
-        known = list(self._held)
-        if until is not None:
-            for k, side in enumerate("rs"):
-                ready = pc.fill_null(pc.less(self._spec.times(known[k], side), until), True)
-                self._held[k], known[k] = known[k].filter(pc.invert(ready)), known[k].filter(ready)
-        else:
-            self._held = [table.slice(0, 0) for table in known]
-        self._advance(self._numbered(self._spec.arrange(*known)))
-
-    def _advance(self, new: Arrivals) -> None:
-        """Joins new rows with each other and with what is kept, and keeps what later ones may join."""
-        encoded = self._spec.encode(new)
+    def _met(self, new: Arrivals, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
         points, boxes = self._batches(new, encoded, plain=True)
         bases = [int(side.index[0]) if len(side.index) else 0 for side in (new.r, new.s)]
-        # A box is numbered by its row and by which of the row's boxes it is.
         most = self._spec.disjuncts
         numbers = (encoded.boxes.row * most + encoded.boxes.disjunct).astype(np.uint32)
         points = replace(points, base=bases[0])
         boxes = replace(boxes, base=bases[1] * most, numbers=numbers)
-        for store, side in zip(self._rows, (new.r, new.s)):
-            store.append(side.rows if self._spec.decided else _with_order(side))
         newest = self._newest if self._lateness is None or self._newest is None else self._watermark
-        limits = self._limits(_LOWEST if newest is None else newest, self._counts)
+        limits = self._limits(LOWEST if newest is None else newest, self._counts)
         found = self._engine.process(points, boxes, limits)
         r, s = (np.concatenate([part[k] for part in found] or [np.empty(0, np.int64)]) for k in range(2))
-        if len(r) and not self._spec.decided:
-            r, s = self._refined(r, s)
-        if len(r):
-            tables = (store.take(rows) for store, rows in zip(self._rows, (r, s)))
-            names = self._spec.r_schema.names, self._spec.s_schema.names
-            self._ready.append(joined_rows(*(table.select(name) for table, name in zip(tables, names))))
-        for store, ring, count, boxes_per_row in zip(self._rows, self._engine.rings, self._counts, (1, most)):
-            store.drop(count if ring.first is None else ring.first // boxes_per_row)
-        self.stats += Stats(tuples=len(new.r.time) + len(new.s.time), pairs=len(r))
+        return r, s
 
-    def _refined(self, r: np.ndarray, box: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Those of the pairs that are results, as rows of R and of S."""
-        most = self._spec.disjuncts
-        sides, places = [], []
-        for store, rows in zip(self._rows, (r, box // most)):
-            distinct, place = np.unique(rows, return_inverse=True)
-            table = store.take(distinct)
-            time, before = (table[name].to_numpy() for name in (_TIME, _BEFORE))
-            sides.append(Side(table, time, distinct, before, np.ones(len(distinct), bool)))
-            places.append(place)
-        arrivals = Arrivals(*sides)
-        encoded = self._spec.encode(arrivals)
-        boxes = encoded.boxes.row * most + encoded.boxes.disjunct
-        kept = self._spec.refine(
-            arrivals, encoded, places[0], np.searchsorted(boxes, places[1] * most + box % most)
+    def _kept_from(self) -> tuple[int, int]:
+        r, s = self._engine.rings
+        return (
+            self._counts[0] if r.first is None else r.first,
+            self._counts[1] if s.first is None else s.first // self._spec.disjuncts,
         )
-        return r[kept], box[kept] // most
 
     # Telling
 
@@ -271,8 +184,3 @@ def _between(batch: Batch, start: int, end: int) -> Batch:
     part = slice(first, last)
     columns = np.ascontiguousarray(batch.columns[:, part])
     return Batch(columns, batch.numbers[part], batch.base, batch.place[part], batch.age[part])
-
-
-def _with_order(side: Side) -> pa.Table:
-    """Rows beside what is needed to encode them again."""
-    return side.rows.append_column(_TIME, pa.array(side.time)).append_column(_BEFORE, pa.array(side.before))

@@ -106,22 +106,28 @@ class Fit:
         lo: Sequence[np.ndarray],
         hi: Sequence[np.ndarray],
         filtered: Sequence[np.ndarray] = (),
+        spans: Sequence[tuple[int, int]] | None = None,
     ) -> Codes:
         """The codes of some points and boxes (one array per dimension of the join) on this device.
 
         Codes are taken from the smallest point on, and lose low bits where the device's width does
         not hold the rest: a coarser code never loses a pair, and the host rechecks it. `filtered` are the
         codes that the filters in `pushed` test.
+
+        With `spans`, the smallest and largest code of each dimension, what one call makes can meet what
+        another made: all beyond a span becomes its end, and is rechecked. That of a negated dimension must
+        hold all codes.
         """
         point_count, box_count = len(points[0]), len(lo[0])
         sent = np.ones(box_count, bool)
         unchecked = set(self.missing)
         codes = Codes([], [], [], sent, frozenset())
         for dim, number in zip(self.device, self.sources):
-            if number is None or not point_count:
+            if number is None or not (point_count or spans):
                 _append_open(codes, dim, point_count, box_count)
                 continue
-            smallest, largest = points[number].min(), points[number].max()
+            ends = spans[number] if spans else (points[number].min(), points[number].max())
+            smallest, largest = map(np.uint64, ends)
             span = int(largest - smallest)
             shift = max(0, span.bit_length() - dim.width)
             if dim.negated and (shift or span == dim.highest):
@@ -129,17 +135,17 @@ class Fit:
                 unchecked.add(number)
                 _append_open(codes, dim, point_count, box_count)
                 continue
-            if shift:
+            if shift or (spans and not dim.negated):
                 unchecked.add(number)
             within = (lo[number] <= largest) & (hi[number] >= smallest)
             at = np.uint64(shift)
-            codes.points.append((points[number] - smallest) >> at)
+            codes.points.append((np.clip(points[number], smallest, largest) - smallest) >> at)
             low = (np.clip(lo[number], smallest, largest) - smallest) >> at
             high = (np.clip(hi[number], smallest, largest) - smallest) >> at
             if dim.negated:
                 elsewhere = np.uint64(dim.highest)
                 low, high = np.where(within, low, elsewhere), np.where(within, high, elsewhere)
-            else:
+            elif not spans:
                 sent &= within
             codes.lo.append(low)
             codes.hi.append(high)

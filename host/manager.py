@@ -229,6 +229,10 @@ class Manager:
         if last:
             self._arrive(None)
         self._process()
+        return self.found()
+
+    def found(self) -> tuple[np.ndarray, np.ndarray]:
+        """What `poll` returns, but tuples that were collected and not sent wait on."""
         found, self._found = self._found, []
         return tuple(np.concatenate([pair[k] for pair in found] or [np.empty(0, np.int64)]) for k in range(2))
 

@@ -10,6 +10,7 @@ failure prints the one command that repeats it.
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,6 +21,7 @@ import pytest
 from host.choice import STRUCTURES
 from host.cpu import CpuSession
 from host.device import open_device
+from host.panjoin import PanJoinSession
 from host.pieces import OUTER, Phase, Pieces
 from host.session import Session
 from host.spec import JoinSpec
@@ -228,11 +230,14 @@ def test_continuous(device, condition, window, seed, rng):
     assert found == given.expected
 
 
-def _parts(given: Problem, rng: np.random.Generator, seconds: int):
-    """The rows of both streams, cut at random times into parts that come one after another."""
+def _parts(given: Problem, rng: np.random.Generator, seconds: int, late: int = 0):
+    """The rows of both streams, cut at random times into parts; some rows come up to `late` after theirs."""
     times = np.sort(rng.choice(np.arange(seconds) * SECOND, 7, replace=False))
+    at = [table["ts"].cast(pa.int64()).to_numpy() for table in (given.r, given.s)]
+    at = [
+        time + np.where(rng.random(len(time)) < 0.2, rng.integers(0, late + 1, len(time)), 0) for time in at
+    ]
     for after, until in zip([-1, *times], [*times, 10**9 * SECOND]):
-        at = [table["ts"].cast(pa.int64()).to_numpy() for table in (given.r, given.s)]
         yield [
             table.filter(pa.array((time > after) & (time <= until)))
             for table, time in zip((given.r, given.s), at)
@@ -241,6 +246,34 @@ def _parts(given: Problem, rng: np.random.Generator, seconds: int):
 
 def _pairs(table: pa.Table):
     return zip(table["r_id"].to_pylist(), table["s_id"].to_pylist())
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_panjoin(condition, window, seed, rng):
+    """PanJoin's manager over six devices: all rows at once, and pushed in parts or late."""
+    p = parameters("bisort")
+    given = problem(rng, 4 * p.capacity, condition, window, p)
+    options = {"ranges": bool(rng.integers(2)), "late_buffer": int(rng.choice([0, 2, 64]))}
+    late = rng.random() < 0.5
+    if late:
+        options["lateness"] = "12 seconds"
+    found = Counter()
+    with ExitStack() as stack:
+        devices = [
+            stack.enter_context(open_device(f"{DEVICES['bisort']}&stalls={seed + k},40,40")) for k in range(6)
+        ]
+        session = stack.enter_context(PanJoinSession(given.spec, devices, **options))
+        arrivals = given.spec.arrange(given.r, given.s)
+        assert _ids(arrivals, session.join(arrivals)) == given.expected
+        for parts in _parts(given, rng, 2 * p.capacity, 10 * SECOND if late else 0):
+            session.push(*parts)
+            if rng.random() < 0.5:
+                found.update(_pairs(session.poll()))
+        session.finish()
+        found.update(_pairs(session.poll()))
+        assert session.late == (0, 0)
+    assert found == given.expected
 
 
 @pytest.mark.parametrize("window", WINDOWS)
