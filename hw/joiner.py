@@ -4,12 +4,19 @@ from amaranth.lib import wiring
 
 from .bisort import BiSort, Geometry
 from .handshake import Handshake
+from .lowlatency import LowLatency
 from .memory_port import MemoryPort
 from .op_chain import OpChain
 from .parameters import Parameters
 from .splitjoin import SplitJoin
 
-JOINERS = {"handshake": Handshake, "opblock": OpChain, "bisort": BiSort, "splitjoin": SplitJoin}
+JOINERS = {
+    "handshake": Handshake,
+    "opblock": OpChain,
+    "bisort": BiSort,
+    "splitjoin": SplitJoin,
+    "lowlatency": LowLatency,
+}
 
 
 def joiner(parameters: Parameters) -> wiring.Component:

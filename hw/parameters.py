@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 
 from .dimension import Dimension, Test
 from .errors import ParameterError
+from .hashing import hashable
 from .instruction import BLOCK_WIDTH
 from .ordering import Ordering
 
@@ -12,7 +13,7 @@ from .ordering import Ordering
 DEFAULT_DIMS = (Dimension(Test.BAND), Dimension(Test.BAND), Dimension(Test.AT_LEAST), Dimension(Test.AT_MOST))
 #: An OP-Block's tests are programmed, so that its dimensions are as general as can be, and all alike.
 OPBLOCK_DIMS = (Dimension(Test.BAND),) * 4
-ARCHITECTURES = ("handshake", "opblock", "bisort", "splitjoin")
+ARCHITECTURES = ("handshake", "opblock", "bisort", "splitjoin", "lowlatency")
 #: The least and the most of each number.
 LIMITS = {"cores": (1, 1024), "segment": (1, 1024), "lanes": (1, 1024), "buffer": (2, 1024)}
 #: Windows in memory are larger; a word of memory has `lanes` records, and batches are sorted by halves.
@@ -30,9 +31,16 @@ BISORT_DEFAULTS = {"segment": 1 << 16, "lanes": 4, "buffer": 1 << 10}
 #: Parameters that only some architectures have: which ones, and their values unless given.
 OWN = {
     "fanout": (("splitjoin",), 4),
-    "ordering": (("splitjoin",), Ordering()),
+    "ordering": (("splitjoin", "lowlatency"), Ordering()),
     "levels": (("bisort",), 1),
+    "s_segment": (("lowlatency",), 0),
+    "homes": (("lowlatency",), "robin"),
+    "index": (("lowlatency",), 0),
 }
+#: How tuples get their home nodes: in turn, or by a hash of the first dimension.
+HOMES = ("robin", "hash")
+#: The most buckets of an index.
+INDEX_MOST = 1024
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,9 @@ class Parameters:
     that a tuple takes `segment / lanes` cycles; `buffer` places of a core's queue of results. Of `bisort`,
     `cores` subwindows of `segment` tuples, `lanes` of them in a word of memory, and `buffer` in a batch.
     `fanout`, the branches of each node of the trees, `ordering`, that of the results, and `levels`, the
-    sorted arrays of the newest subwindow, are None where there are none.
+    sorted arrays of the newest subwindow, are None where there are none. Of `lowlatency`,
+    `s_segment` S tuples per node (0: as many as of R), how tuples get their `homes`, and the buckets of each
+    node's `index` on the first dimension (0: none).
     """
 
     architecture: str = "handshake"
@@ -55,6 +65,9 @@ class Parameters:
     fanout: int | None = None
     ordering: Ordering | None = None
     levels: int | None = None
+    s_segment: int | None = None
+    homes: str | None = None
+    index: int | None = None
 
     def __post_init__(self):
         if self.architecture not in ARCHITECTURES:
@@ -92,6 +105,8 @@ class Parameters:
                 raise ParameterError(f"dims must hold Dimension objects, not {dim!r}")
         if not isinstance(self.ordering, Ordering | None):
             raise ParameterError(f"ordering must be an Ordering, not {self.ordering!r}")
+        if self.architecture == "lowlatency":
+            self._check_lowlatency()
         if self.architecture == "opblock":
             if set(self.dims) != {Dimension(Test.BAND, self.dims[0].width)}:
                 given = ",".join(map(str, self.dims))
@@ -101,6 +116,28 @@ class Parameters:
             if self.cores > 1 << BLOCK_WIDTH:
                 most = 1 << BLOCK_WIDTH
                 raise ParameterError(f"cores of opblock must be at most {most}, not {self.cores}")
+
+    def _check_lowlatency(self) -> None:
+        highest = LIMITS["segment"][1]
+        if type(self.s_segment) is not int or not 0 <= self.s_segment <= highest:
+            raise ParameterError(f"s_segment must be an integer from 0 to {highest}, not {self.s_segment!r}")
+        if self.s_segment == 0:
+            object.__setattr__(self, "s_segment", self.segment)
+        if self.homes not in HOMES:
+            raise ParameterError(f"homes must be one of {', '.join(HOMES)}, not {self.homes!r}")
+        if self.index not in (0, *(1 << k for k in range(1, INDEX_MOST.bit_length()))):
+            raise ParameterError(
+                f"index must be 0 or a power of two from 2 to {INDEX_MOST}, not {self.index!r}"
+            )
+        if str(self.ordering) not in ("none", "tuples:1"):
+            raise ParameterError(f"ordering of lowlatency must be none or tuples:1, not {self.ordering}")
+        for name, value, plain in (("homes", self.homes, "robin"), ("index", self.index, 0)):
+            if value != plain and not hashable(self.dims):
+                raise ParameterError(
+                    f"{name} {value} needs a first dimension of equality, such as equal32, not {self.dims[0]}"
+                )
+        if self.index and self.lanes != 1:
+            raise ParameterError(f"lanes must be 1 with an index, not {self.lanes}")
 
     @classmethod
     def from_options(cls, architecture: str, options: dict[str, str]) -> "Parameters":
@@ -113,6 +150,9 @@ class Parameters:
                 raise ParameterError(f"unknown parameter {name!r}; accepted: {', '.join(sorted(known))}")
             if name == "ordering":
                 values[name] = Ordering.parse(text)
+                continue
+            if name == "homes":
+                values[name] = text
                 continue
             if name == "dims":
                 values[name] = tuple(Dimension.parse(part) for part in text.split(","))
@@ -143,11 +183,23 @@ class Parameters:
     @property
     def capacity(self) -> int:
         """How many tuples of each stream the windows hold at least."""
-        return self.cores * self.segment
+        return min(self.windows)
+
+    @property
+    def windows(self) -> tuple[int, int]:
+        """How many tuples of R and of S the windows hold at least.
+
+        Where a hash decides on homes, all may have the same.
+        """
+        share = 1 if self.homes == "hash" else self.cores
+        return share * self.segment, share * (self.s_segment or self.segment)
 
     @property
     def most(self) -> int:
         """How many tuples of each stream a tuple may meet at most."""
+        if self.architecture == "lowlatency":
+            # Also those that have left the window and are still on their way through the chain.
+            return max(*self.windows, 2 * self.cores + 2)
         if self.architecture != "bisort":
             return self.capacity
         # One more subwindow, each as full as a batch may make it, and a batch on either side.

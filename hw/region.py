@@ -187,7 +187,7 @@ class Region(wiring.Component):
         probe = Signal(probe_dims.shape(), reset_less=True)
         m.d.comb += [
             window.go.eq(go),
-            window.write.eq(skid.output.valid & stores),
+            window.write.eq(moves & stores),
             window.row.eq(row),
             window.lane.eq(lane),
             window.tuple.eq(stored_dims),

@@ -23,7 +23,7 @@ in `cores` of them, so a pair meets once, where its earlier tuple is stored. Sta
 out after the same tuples, keep the order of what is gathered, and marks are stars too.
 """
 
-from amaranth import Cat, Module, Mux, Signal
+from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
@@ -133,13 +133,20 @@ class SplitJoin(wiring.Component):
             m.d.sync += counters.tuples.eq(counters.tuples + 1)
         with m.If(self.results.valid & self.results.ready & (found.what == What.PAIR)):
             m.d.sync += counters.pairs.eq(counters.pairs + 1)
-        rest = Signal(range(p.cores))  # rows met that are not steps yet
-        rows = rest + scans.total
-        steps = Mux(rows >= 2 * p.cores, 2, rows >= p.cores)
+        count_steps(m, counters, scans.total, p.cores)
         m.d.sync += [
-            rest.eq(rows - Mux(rows >= 2 * p.cores, 2 * p.cores, Mux(rows >= p.cores, p.cores, 0))),
-            counters.steps.eq(counters.steps + steps),
             counters.live_evictions.eq(counters.live_evictions + lost.total),
             counters.stalls.eq(counters.stalls + stalled.any),
         ]
         return m
+
+
+def count_steps(m: Module, counters, rows: Value, cores: int) -> None:
+    """Counts a step whenever as many rows have been met as there are cores, up to 2 per cycle."""
+    rest = Signal(range(cores))  # rows met that are not steps yet
+    met = rest + rows
+    steps = Mux(met >= 2 * cores, 2, met >= cores)
+    m.d.sync += [
+        rest.eq(met - Mux(met >= 2 * cores, 2 * cores, Mux(met >= cores, cores, 0))),
+        counters.steps.eq(counters.steps + steps),
+    ]

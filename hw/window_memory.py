@@ -19,8 +19,8 @@ def ram_style(shape, depth: int) -> dict[str, str]:
 class WindowMemory(wiring.Component):
     """`lanes` banks of `depth` tuples each, in block or distributed RAM by size, or in registers.
 
-    Nothing changes unless `go` is high. Then `tuple` is stored at (`row`, `lane`) if `write` is high, and
-    `rows` shows the row `show` one cycle later, as it was before.
+    While `write` is high, `tuple` is stored at (`row`, `lane`). While `go` is high, `rows` shows the row `show`
+    one cycle later, as it was before; otherwise it stays.
 
     Latency: 1 cycle. Throughput: one tuple and one row per cycle.
     """
@@ -43,7 +43,7 @@ class WindowMemory(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         for lane, shown in enumerate(self.rows):
-            write_here = self.go & self.write & (self.lane == lane)
+            write_here = self.write & (self.lane == lane)
             if self._depth == 1:
                 # It changes as late as a row is shown: no row is shown while it does.
                 bank = Signal(self._shape, name=f"bank_{lane}", reset_less=True)

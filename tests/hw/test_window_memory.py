@@ -33,7 +33,7 @@ def test_shows_rows_as_they_were_stored(lanes, depth, seed):
                 assert all(want in (None, got) for want, got in zip(shown, now))
             before = list(stored[show])
             await ctx.tick()
-            if go and write:
+            if write:
                 stored[row][lane] = value
             # A row in registers is the row itself.
             shown = list(stored[0]) if depth == 1 else before if go else shown

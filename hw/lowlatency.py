@@ -1,0 +1,165 @@
+"""Low-latency handshake join: tuples rush past all nodes, and a copy of each stays at its home.
+
+::
+
+                      results
+                         ^
+                 [ skid ]<-- marks, errors  <---- [ collector ] <- high-water marks
+                         ^
+                  [ gathering tree ]
+                    ^      ^       ^
+                  +-|----+-|----+--|---+
+         +------->| node | node | node |---> high-water mark of R, expedition ends
+         |   +----|  0   |  1   |  n-1 |<--------+
+         |   v    +------+------+------+         |
+         | high-water mark of S                  |
+         |                                       |
+         +----------[ window driver ]------------+
+                           ^
+                         tuples
+
+The paper is "Low-Latency Handshake Join" (Roy, Teubner, Gemulla). Two tuples on their way are met where and only
+where Table 1 says; `sim/expedition.py` has the rules without the clock, and why they are these.
+"""
+
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.lib import fifo, stream, wiring
+from amaranth.lib.wiring import In
+
+from . import fan
+from .collector import Collector
+from .gather import Gather
+from .lowlatency_node import LowLatencyNode
+from .message import Note, stamp_width
+from .parameters import Parameters
+from .scanner import Scanner, found_layout
+from .skid import Skid
+from .socket import RESULT_LAYOUT, Fault, Socket, Tag
+from .splitjoin import count_steps
+from .stamp import Stamp
+from .window_driver import WindowDriver, expeditions
+
+
+class LowLatency(wiring.Component):
+    """The chain behind the socket; windows hold the last `cores * segment` R and `cores * s_segment` S tuples.
+
+    With `stallable`, for tests, there is a stream `stalls`: a word holds up those channels whose bits are high
+    for a cycle, first the `cores + 1` to the right from the left end on, then those to the left.
+    """
+
+    def __init__(self, parameters: Parameters, stallable: bool = False):
+        self._parameters = parameters
+        socket = Socket(parameters.dims, parameters.cores)
+        more = {"stalls": In(stream.Signature(2 * parameters.cores))} if stallable else {}
+        super().__init__(wiring.Signature({**socket.members, **more}))
+
+    @staticmethod
+    def latency(parameters: Parameters) -> int:
+        """Cycles from an R tuple's transfer to its pair with a tuple in the first row of the last node."""
+        return 2 + parameters.cores + Scanner.LATENCY + Gather.levels(2 * parameters.cores) + 1
+
+    @staticmethod
+    def flush_cycles(parameters: Parameters) -> int:
+        """Cycles from a flush's transfer to an idle chain until the next word is taken."""
+        return parameters.cores + 4
+
+    def elaborate(self, platform):
+        m = Module()
+        p = self._parameters
+        nodes = [Stamp(LowLatencyNode, p) for _ in range(p.cores)]
+        m.submodules.driver = driver = WindowDriver(p)
+        m.submodules.gather = gather = Gather(found_layout(p), 2 * p.cores, "epoch")
+        m.submodules.epochs = epochs = fan.FanOut(1, p.cores)
+        m.submodules.held = held = fan.FanIn(2, p.cores)
+        m.submodules.scans = scans = fan.FanSum(2, p.cores)
+        m.submodules.stalled = stalled = fan.FanIn(1, p.cores)
+        # An epoch reaches the nodes, what they hold is told, and so is what the tree holds.
+        settle = 4 + fan.levels(p.cores) + max(fan.levels(p.cores), Gather.busy_lag(2 * p.cores))
+        m.submodules.collector = collector = Collector(stamp_width(p), settle)
+        m.submodules.ends = ends = fifo.SyncFIFO(width=len(nodes[0].position), depth=expeditions(p))
+        wiring.connect(m, wiring.flipped(self.tuples), driver.tuples)
+
+        # The chain.
+        stall = Signal(2 * p.cores)
+        if "stalls" in self.signature.members:
+            m.d.comb += [self.stalls.ready.eq(1), stall.eq(Mux(self.stalls.valid, self.stalls.payload, 0))]
+        right_of = [driver.to_right, *(node.to_right for node in nodes)]
+        left_of = [*(node.to_left for node in nodes), driver.to_left]
+        for k, node in enumerate(nodes):
+            m.submodules[f"node_{k}"] = node
+            _join(m, right_of[k], node.from_left, stall[k])
+            _join(m, left_of[k + 1], node.from_right, stall[p.cores + k])
+            m.d.comb += [
+                node.position.eq(k),
+                node.epoch.eq(epochs.copies[k]),
+                held.flags[k].eq(node.held),
+                scans.numbers[k].eq(node.scans),
+                stalled.flags[k].eq(node.stalled),
+            ]
+            for way, results in enumerate(node.results):
+                wiring.connect(m, results, gather.inputs[2 * k + way])
+        m.d.comb += self.activity.eq(Cat(node.found for node in nodes))
+
+        # Its ends: high-water marks, and word for the homes of R tuples that their expedition is over.
+        first, last = nodes[0].to_left, nodes[-1].to_right
+        m.d.comb += [first.ready.eq(1), last.ready.eq(1)]
+        for end, time in ((last, collector.time_r), (first, collector.time_s)):
+            mark = Signal.like(time)
+            m.d.comb += time.eq(mark)
+            with m.If(end.valid & ((end.payload.kind == Note.ARRIVAL) | (end.payload.kind == Note.MARK))):
+                m.d.sync += mark.eq(end.payload.stamp)
+        m.d.comb += [
+            ends.w_en.eq(last.valid & (last.payload.kind == Note.ARRIVAL)),
+            ends.w_data.eq(last.payload.home),
+            nodes[-1].ended.valid.eq(ends.r_rdy),
+            nodes[-1].ended.payload.eq(ends.r_data),
+            ends.r_en.eq(nodes[-1].ended.ready),
+            driver.r_passed.eq(ends.w_en),
+            driver.r_ended.eq(ends.r_rdy & ends.r_en),
+            driver.s_passed.eq(first.valid & (first.payload.kind == Note.ARRIVAL)),
+            driver.s_cleared.eq(last.valid & (last.payload.kind == Note.CLEAR)),
+            driver.r_cleared.eq(first.valid & (first.payload.kind == Note.CLEAR)),
+            epochs.value.eq(collector.epoch),
+            collector.held.eq(held.any | gather.busy),
+        ]
+
+        # Results: pairs, and marks whose time has come.
+        m.submodules.output = output = Skid(RESULT_LAYOUT)
+        wiring.connect(m, output.output, wiring.flipped(self.results))
+        record, result = driver.record, output.input.payload
+        due = record.valid & ((collector.punctuation - record.stamp)[: len(record.stamp)].as_signed() >= 0)
+        m.d.comb += [
+            output.input.valid.eq(due | gather.output.valid),
+            driver.announced.eq(due & output.input.ready),
+            gather.output.ready.eq(output.input.ready & ~due),
+        ]
+        with m.If(~due):
+            m.d.comb += [result.tag.eq(Tag.PAIR), result.body.pair.eq(gather.output.payload.pair)]
+        with m.Elif(record.error):
+            error = result.body.error
+            m.d.comb += [
+                result.tag.eq(Tag.ERROR),
+                error.fault.eq(Fault.UNKNOWN_KIND),
+                error.value.eq(record.id),
+            ]
+        with m.Else():
+            m.d.comb += [result.tag.eq(Tag.MARK), result.body.mark.id.eq(record.id)]
+
+        counters = self.counters
+        count_steps(m, counters, scans.total, p.cores)
+        m.d.sync += [
+            counters.tuples.eq(counters.tuples + driver.took),
+            counters.pairs.eq(counters.pairs + (output.input.ready & ~due & gather.output.valid)),
+            counters.stalls.eq(counters.stalls + stalled.any),
+            counters.live_evictions.eq(counters.live_evictions + driver.lost),
+        ]
+        return m
+
+
+def _join(m: Module, source, sink, stall) -> None:
+    """Connects two streams, unless they are held up."""
+    m.d.comb += [
+        sink.payload.eq(source.payload),
+        sink.valid.eq(source.valid & ~stall),
+        source.ready.eq(sink.ready & ~stall),
+    ]

@@ -1,0 +1,39 @@
+"""What neighbouring nodes of a low-latency handshake chain tell each other.
+
+R tuples walk to the right, S tuples to the left. One channel in each direction carries all kinds of messages in
+order, which is what the protocol stands on.
+"""
+
+from amaranth.lib import data, enum
+
+from .parameters import Parameters
+from .socket import ID_WIDTH, box_layout, point_layout
+
+
+class Note(enum.Enum, shape=3):
+    """What a message is."""
+
+    ARRIVAL = 0  #: a tuple, on its way past all nodes
+    ACKNOWLEDGEMENT = 1  #: to the right: the node there need not keep its oldest tuple in flight any longer
+    END = 2  #: to the left: the next R tuple of node `home` has seen all nodes
+    EXPIRY = 3  #: the oldest tuple that node `home` keeps of the opposite stream has left its window
+    MARK = 4  #: nothing but a time
+    CLEAR = 5  #: all that is kept of the opposite stream has left its window
+
+
+def stamp_width(parameters: Parameters) -> int:
+    """Bits of a time: of arrivals, modulo 2**32, where results are sorted; otherwise of one mark after another."""
+    return ID_WIDTH if parameters.ordering.every else 2
+
+
+def message_layout(parameters: Parameters, of_s: bool) -> data.StructLayout:
+    """A message in the direction of R, or of S (`of_s`). Only arrivals have an id and dimensions."""
+    return data.StructLayout(
+        {
+            "kind": Note,
+            "home": range(parameters.cores),
+            "id": ID_WIDTH,
+            "stamp": stamp_width(parameters),
+            "dims": (box_layout if of_s else point_layout)(parameters.dims),
+        }
+    )

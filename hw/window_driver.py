@@ -1,0 +1,241 @@
+"""The window driver of a low-latency handshake chain: it alone knows which tuples are in the windows.
+
+::
+
+                +------------------------+---> to_right: R tuples, expiries of S
+     tuples --->|  [ ids of R ] [ of S ] |
+                +------------------------+---> to_left: S tuples, expiries of R
+
+A tuple enters the chain at its end; when it leaves its window, word of that enters at the opposite one. Windows
+are of so many tuples, and shorter where the host's horizons say so, which is how windows of time come.
+"""
+
+from dataclasses import dataclass
+
+from amaranth import Module, Mux, Signal
+from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from .hashing import home_of, key_of
+from .ledger import OPTION_LAYOUT
+from .message import Note, message_layout, stamp_width
+from .parameters import Parameters
+from .skid import Skid
+from .socket import ID_WIDTH, Kind, tuple_layout
+from .window_memory import ram_style
+
+
+def expeditions(parameters: Parameters) -> int:
+    """How many R tuples may be on their way, or word of their end: what the channels of a direction hold."""
+    return 2 * parameters.cores + 8
+
+
+@dataclass
+class _Window:
+    """One stream's window: its oldest tuple, and what happens to it."""
+
+    home: Signal  # of the next tuple
+    oldest: data.View
+    push: Signal
+    pop: Signal
+    full: Signal
+    behind: Signal  # the oldest is behind the horizon
+    lost: Signal  # one that had to leave was not
+
+
+class WindowDriver(wiring.Component):
+    """Turns words into messages. Marks and errors are left in `record` until they are `announced`.
+
+    A flush waits until all tuples have seen all nodes, and then clears these.
+
+    Latency: 1 cycle. Throughput: a word per cycle; an expiry behind the horizon holds up words for one.
+    """
+
+    def __init__(self, parameters: Parameters):
+        self._p = parameters
+        record = {"valid": 1, "error": 1, "id": ID_WIDTH, "stamp": stamp_width(parameters)}
+        super().__init__(
+            {
+                "tuples": In(stream.Signature(tuple_layout(parameters.dims))),
+                "to_right": Out(stream.Signature(message_layout(parameters, False))),
+                "to_left": Out(stream.Signature(message_layout(parameters, True))),
+                "r_passed": In(1),  # an R tuple has left the last node
+                "r_ended": In(1),  # and that node has taken note
+                "s_passed": In(1),
+                "r_cleared": In(1),  # a clear has left the chain with the S tuples
+                "s_cleared": In(1),
+                "held_back": In(1),  # no tuple may enter
+                "record": Out(data.StructLayout(record)),
+                "announced": In(1),
+                "stamp": Out(stamp_width(parameters)),  # the next arrival's
+                "took": Out(1),  # a tuple
+                "lost": Out(1),  # a live tuple had to leave its window
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        p = self._p
+        m.submodules.skid = skid = Skid(self.tuples.payload.shape())
+        wiring.connect(m, wiring.flipped(self.tuples), skid.input)
+        word = skid.output.payload
+        given = skid.output.valid
+        takes = Signal()  # the word is done
+        marks, clears = Signal(), Signal()  # messages for both ends
+        m.d.comb += skid.output.ready.eq(takes)
+
+        # Windows. What is behind the horizon expires, one tuple every other cycle, and words wait for it.
+        windows = [self._window(m, word, of_s, takes, clears) for of_s in (False, True)]
+        r, s = windows
+        calm = ~r.behind & ~s.behind
+        both = self.to_right.ready & self.to_left.ready
+        m.d.comb += self.lost.eq(r.lost | s.lost)
+
+        # What is under way, and a flush, which waits for it, sends clears and waits for those.
+        travelling = Signal(range(expeditions(p) + 1))  # R tuples that the last node has not taken note of
+        passing = [Signal(range(4 * p.cores + 8), name=f"{side}_passing") for side in "rs"]
+        clearing, r_cleared, s_cleared = Signal(), Signal(), Signal()
+        m.d.sync += travelling.eq(travelling + r.push - self.r_ended)
+        for number, window, passed in zip(passing, windows, (self.r_passed, self.s_passed)):
+            m.d.sync += number.eq(number + window.push - passed)
+        idle = (travelling == 0) & (passing[0] == 0) & (passing[1] == 0)
+        flushing = given & (word.kind == Kind.FLUSH)
+        m.d.comb += clears.eq(flushing & ~clearing & idle & calm & both)
+        with m.If(clears):
+            m.d.sync += [clearing.eq(1), r_cleared.eq(0), s_cleared.eq(0)]
+        with m.If(self.r_cleared):
+            m.d.sync += r_cleared.eq(1)
+        with m.If(self.s_cleared):
+            m.d.sync += s_cleared.eq(1)
+
+        # Words.
+        room = [~window.full | channel.ready for window, channel in zip(windows, (self.to_left, self.to_right))]
+        enters = given & calm & ~self.held_back
+        m.d.comb += [
+            r.push.eq(
+                enters
+                & (word.kind == Kind.R)
+                & self.to_right.ready
+                & room[0]
+                & (travelling != expeditions(p))
+            ),
+            s.push.eq(enters & (word.kind == Kind.S) & self.to_left.ready & room[1]),
+            self.took.eq(r.push | s.push),
+        ]
+        with m.Switch(word.kind):
+            with m.Case(Kind.R, Kind.S):
+                m.d.comb += takes.eq(self.took)
+            with m.Case(Kind.HORIZON_R, Kind.HORIZON_S):
+                m.d.comb += takes.eq(given)
+            with m.Case(Kind.FLUSH):
+                m.d.comb += takes.eq(given & clearing & r_cleared & s_cleared)
+                with m.If(takes):
+                    m.d.sync += clearing.eq(0)
+            with m.Default():
+                m.d.comb += [marks.eq(given & calm & both & ~self.record.valid), takes.eq(marks)]
+
+        # Times: of arrivals where results are sorted, otherwise of marks. A mark is done when what comes
+        # before its time is.
+        ordered = bool(p.ordering.every)
+        time = Signal.like(self.stamp)
+        m.d.comb += self.stamp.eq(time if ordered else time + marks)
+        with m.If(self.took if ordered else marks):
+            m.d.sync += time.eq(time + 1)
+        with m.If(self.announced):
+            m.d.sync += self.record.valid.eq(0)
+        with m.If(marks):
+            m.d.sync += [
+                self.record.valid.eq(1),
+                self.record.error.eq(word.kind != Kind.MARK),
+                self.record.id.eq(Mux(word.kind == Kind.MARK, word.id, word.kind.as_value())),
+                self.record.stamp.eq(self.stamp),
+            ]
+
+        # Messages: tuples, and for those that leave their windows expiries at the other end. Where times are
+        # those of arrivals, an end that had no tuple is told the time when nothing else is to be said.
+        for of_s, channel in ((False, self.to_right), (True, self.to_left)):
+            own, opposite = (s, r) if of_s else (r, s)
+            message = channel.payload
+            m.d.comb += [
+                message.id.eq(word.id),
+                message.stamp.eq(self.stamp),
+                message.dims.eq(word.dims.box if of_s else word.dims.point),
+                message.home.eq(Mux(opposite.pop, opposite.oldest.home, own.home)),
+                channel.valid.eq(opposite.pop | own.push | marks | clears),
+                opposite.pop.eq((opposite.push & opposite.full) | (opposite.behind & channel.ready)),
+            ]
+            with m.If(opposite.pop):
+                m.d.comb += message.kind.eq(Note.EXPIRY)
+            with m.Elif(clears):
+                m.d.comb += message.kind.eq(Note.CLEAR)
+            with m.Elif(own.push):
+                m.d.comb += message.kind.eq(Note.ARRIVAL)
+            with m.Else():
+                m.d.comb += message.kind.eq(Note.MARK)
+            if ordered:
+                owes = Signal(name=f"{'s' if of_s else 'r'}_owes")
+                with m.If(owes & channel.ready):
+                    m.d.comb += channel.valid.eq(1)
+                with m.If(own.push | (channel.ready & channel.valid & (message.kind == Note.MARK))):
+                    m.d.sync += owes.eq(0)
+                with m.If(opposite.push):
+                    m.d.sync += owes.eq(1)
+        return m
+
+    def _window(self, m: Module, word: data.View, of_s: bool, takes: Signal, clears: Signal) -> "_Window":
+        """One stream's window, as ids in order, and its horizon."""
+        p = self._p
+        side, size = "rs"[of_s], p.windows[of_s]
+        entry = data.StructLayout({"id": ID_WIDTH, "home": range(p.cores)})
+        depth = max(2, size)
+        m.submodules[f"{side}_ids"] = ids = memory.Memory(
+            shape=entry, depth=depth, init=[], attrs=ram_style(entry, depth)
+        )
+        write = ids.write_port()
+        read = ids.read_port(transparent_for=(write,))
+        head, tail, next_head = (
+            Signal(range(depth), name=f"{side}_{name}") for name in ("head", "tail", "next_head")
+        )
+        count = Signal(range(size + 1), name=f"{side}_count")
+        horizon = Signal(OPTION_LAYOUT, name=f"{side}_horizon")
+        evicted = Signal(OPTION_LAYOUT, name=f"{side}_evicted")
+        window = _Window(
+            Signal(range(p.cores), name=f"{side}_home"),
+            read.data,
+            *(Signal(name=f"{side}_{name}") for name in ("push", "pop", "full", "behind", "lost")),
+        )
+        push, pop = window.push, window.pop
+        m.d.comb += [
+            write.addr.eq(tail),
+            write.data.id.eq(word.id),
+            write.data.home.eq(window.home),
+            write.en.eq(push),
+            next_head.eq(Mux(pop, Mux(head == size - 1, 0, head + 1), head)),
+            read.addr.eq(next_head),
+            window.full.eq(count == size),
+            window.lost.eq(
+                evicted.valid & horizon.valid & ((evicted.id - horizon.id)[:ID_WIDTH].as_signed() >= 0)
+            ),
+        ]
+        old = (read.data.id - horizon.id)[:ID_WIDTH].as_signed() < 0
+        m.d.sync += [
+            head.eq(next_head),
+            count.eq(count + push - pop),
+            window.behind.eq(horizon.valid & old & (count != 0) & ~pop),
+            evicted.valid.eq(push & window.full),
+            evicted.id.eq(read.data.id),
+        ]
+        if p.homes == "hash":
+            dims = word.dims.box if of_s else word.dims.point
+            m.d.comb += window.home.eq(home_of(key_of(dims, of_s), p.cores))
+        with m.If(push):
+            m.d.sync += tail.eq(Mux(tail == size - 1, 0, tail + 1))
+            if p.homes != "hash":
+                m.d.sync += window.home.eq(Mux(window.home == p.cores - 1, 0, window.home + 1))
+        with m.If(takes & (word.kind == (Kind.HORIZON_S if of_s else Kind.HORIZON_R))):
+            m.d.sync += [horizon.valid.eq(1), horizon.id.eq(word.id)]
+        with m.If(clears):
+            m.d.sync += [signal.eq(0) for signal in (head, tail, count, horizon.valid, window.behind)]
+            if p.homes != "hash":
+                m.d.sync += window.home.eq(0)
+        return window
