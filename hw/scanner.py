@@ -179,7 +179,7 @@ class Scanner(wiring.Component):
         with m.If(active & go):
             m.d.sync += self.scanning.eq(~self.done)
         for k, (ring, wanted) in reversed(list(enumerate(zip(rings, (self.window, self.flight))))):
-            turn = ~shows[:k].any() & issues
+            turn = issues & shows[k] & ~shows[:k].any()
             walk = self._walk_bucket if p.index and k == 0 else self._walk_ring
             shown, mask = walk(m, ring, wanted, turn, shows[k], more[k])
             with m.If(shows[k]):

@@ -72,12 +72,14 @@ CONFIGURATIONS = (
     _splitjoin("comparisons:4", cores=1, segment=1, lanes=1),
     # Latency grows with the levels of the trees.
     *(_splitjoin("none", cores=cores, segment=2, lanes=2) for cores in (8, 32, 128)),
+    Parameters("lowlatency", cores=3, segment=4, lanes=2, s_segment=6),
 )
 BENCHES = {
     "handshake": ("sim.benches.socket", "sim.benches.handshake"),
     "opblock": ("sim.benches.socket", "sim.benches.opblock"),
     "bisort": ("sim.benches.socket",),
     "splitjoin": ("sim.benches.socket", "sim.benches.splitjoin"),
+    "lowlatency": ("sim.benches.socket", "sim.benches.lowlatency"),
 }
 #: The boards of `make sim`: words narrower and wider than tuples, results, header and CRC.
 BOARD = Parameters(cores=2, segment=2, lanes=2, dims=(Dimension.parse("equal8"),))
@@ -189,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line of `make sim`."""
     parser = argparse.ArgumentParser(prog="python -m sim.regression", description=__doc__.splitlines()[0])
     parser.add_argument("--architecture", default="handshake")
-    for name in ("cores", "segment", "lanes", "buffer", "dims", "fanout", "ordering", "levels"):
+    for name in ("cores", "segment", "lanes", "buffer", "dims", "fanout", "ordering", "s_segment", "homes", "index"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--link", help="of a board: bits of a word, words of a payload, and frames")
     parser.add_argument("--seed", type=int, default=1)

@@ -142,7 +142,7 @@ class Testbench:
         """How many tuples of R and S leave full windows while such tuples come, and then a flush."""
         p = self.parameters
         if p.architecture != "bisort":
-            return [max(0, int((is_s == side).sum()) - p.capacity) for side in (0, 1)]
+            return [max(0, int((is_s == side).sum()) - p.windows[side]) for side in (0, 1)]
         g = Geometry.of(p)
         waiting, rings, gone = [0, 0], [[], []], [0, 0]
         for side in [*is_s.astype(int).tolist(), None]:
@@ -311,7 +311,7 @@ class _Order:
     def check(self, words: np.ndarray, results: Results) -> None:
         """Takes note of what went in and came out, and checks what lies before a mark."""
         p = self._parameters
-        if p.ordering is None:
+        if p.ordering is None or not p.ordering.every:
             return
         layout = tuple_layout(p.dims)
         self._words += zip(*(unpack(layout, words, name).tolist() for name in ("kind", "id")))
