@@ -59,8 +59,9 @@ CONFIGURATIONS = tuple(
     for architecture in ("handshake", "opblock")
 )
 CONFIGURATIONS += tuple(
-    # ... and trees against the paper's chain, whose cores of as many tuples are above.
-    replace(PAPER, architecture="splitjoin", cores=cores, lanes=lanes, dims=dims)
+    # ... and trees and expedited tuples against the paper's chain, whose cores of as many tuples are above.
+    replace(PAPER, architecture=architecture, cores=cores, lanes=lanes, dims=dims)
+    for architecture in ("splitjoin", "lowlatency")
     for dims in (KEY, WITH_WINDOW)
     for lanes in (PAPER.segment, 1)
     for cores in (4, 16, 64)

@@ -25,7 +25,7 @@ from .boards import Board
 from .cache import cache_directory, locked
 from .errors import ParameterError, TimingError, TouchlineError
 from .frame import Link
-from .parameters import Parameters
+from .parameters import OWN, Parameters
 from .top import TOP, emit_top
 
 DEFAULT_BOARD = "ulx3s-85f"
@@ -278,7 +278,7 @@ def _scratch(folder: Path) -> Iterator[Path]:
 def _options(argv: list[str] | None) -> dict[str, str | None]:
     parser = argparse.ArgumentParser(prog="bitstream", description="Build a board's bitstream.")
     parser.add_argument("--board", help=f"one of {', '.join(boards.names())} (default: {DEFAULT_BOARD})")
-    for name in ("architecture", "cores", "segment", "lanes", "buffer", "dims", "fanout", "ordering"):
+    for name in ("architecture", "cores", "segment", "lanes", "buffer", "dims", *OWN):
         parser.add_argument(f"--{name}", help="of the joiner, as in a device's URL")
     parser.add_argument("--mhz", help="the clock of the logic")
     parser.add_argument("--baud", help="of the UART")

@@ -8,9 +8,9 @@
                                        v     |
                                       [ nodes ]
 
-Section 6.1 of the paper: read the high-water marks, vacuum the result queues, put out the punctuation. What a node
-has begun to find belongs to an epoch. The collector begins another, and once nothing of the old one is left in
-nodes and tree, all that was found when it read the marks has come out.
+Section 6.1 of the paper: read the high-water marks, vacuum the result queues, put out the punctuation. What a
+node has begun to find belongs to an epoch. The collector begins another, and once nothing of the old one is
+left in nodes and tree, all that was found when it read the marks has come out.
 """
 
 from amaranth import Module, Mux, Signal
@@ -21,11 +21,11 @@ from amaranth.lib.wiring import In, Out
 class Collector(wiring.Component):
     """Turns times of `width` bits, modulo, that the two ends have reached into punctuation.
 
-    `past_r` and `past_s` say that no R, or S, tuple from before `time_r`, or `time_s`, can find anything
-    more. `settle` is the number of cycles after which `held` tells all about the epoch before.
+    No R tuple from before `time_r`, and no S tuple from before `time_s`, can find anything more. `settle` is
+    the number of cycles after which `held` tells all about the epoch before.
 
-    Latency: `settle + 2` cycles from a mark to `punctuation` if nothing was found, 2 * `settle + 3` if it comes
-    during another.
+    Latency: `settle + 2` cycles from a time to `punctuation` if nothing was found, up to twice as many if
+    it comes during another.
     """
 
     def __init__(self, width: int, settle: int):

@@ -29,7 +29,9 @@ def hashed(key: Value) -> Value:
 def home_of(key: Value, nodes: int) -> Value:
     """A number from 0 to `nodes` - 1, the same for equal keys; neighbouring keys have different homes."""
     bits = hashed(key)
-    return (Cat(bits[WIDTH - 1 - k] if WIDTH - 1 - k < len(bits) else 0 for k in range(WIDTH)) * nodes) >> WIDTH
+    return (
+        Cat(bits[WIDTH - 1 - k] if WIDTH - 1 - k < len(bits) else 0 for k in range(WIDTH)) * nodes
+    ) >> WIDTH
 
 
 def bucket_of(key: Value, buckets: int) -> Value:

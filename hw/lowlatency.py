@@ -18,13 +18,13 @@
                            ^
                          tuples
 
-The paper is "Low-Latency Handshake Join" (Roy, Teubner, Gemulla). Two tuples on their way are met where and only
-where Table 1 says; `sim/expedition.py` has the rules without the clock, and why they are these.
+The paper is "Low-Latency Handshake Join" (Roy, Teubner, Gemulla). Two tuples meet where Table 1 says, and
+nowhere else; `sim/expedition.py` has the rules without the clock, and why they are these.
 """
 
 from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import fifo, stream, wiring
-from amaranth.lib.wiring import In
+from amaranth.lib.wiring import In, Out
 
 from . import fan
 from .collector import Collector
@@ -41,17 +41,26 @@ from .window_driver import WindowDriver, expeditions
 
 
 class LowLatency(wiring.Component):
-    """The chain behind the socket; windows hold the last `cores * segment` R and `cores * s_segment` S tuples.
+    """The chain behind the socket; windows hold the last `cores * segment` R and `cores * s_segment` S
+    tuples, of a single core where homes depend on keys.
 
-    With `stallable`, for tests, there is a stream `stalls`: a word holds up those channels whose bits are high
-    for a cycle, first the `cores + 1` to the right from the left end on, then those to the left.
+    With `stallable`, for tests, there is a stream `stalls`: a word holds up those channels whose bits are
+    high for a cycle, first those into each node from its left, then those from its right. `places` tells the
+    nodes that find pairs.
     """
 
     def __init__(self, parameters: Parameters, stallable: bool = False):
         self._parameters = parameters
         socket = Socket(parameters.dims, parameters.cores)
-        more = {"stalls": In(stream.Signature(2 * parameters.cores))} if stallable else {}
-        super().__init__(wiring.Signature({**socket.members, **more}))
+        if stallable:
+            socket = wiring.Signature(
+                {
+                    **socket.members,
+                    "stalls": In(stream.Signature(2 * parameters.cores)),
+                    "places": Out(stream.Signature(parameters.cores)),
+                }
+            )
+        super().__init__(socket)
 
     @staticmethod
     def latency(parameters: Parameters) -> int:
@@ -82,15 +91,21 @@ class LowLatency(wiring.Component):
         # The chain.
         stall = Signal(2 * p.cores)
         if "stalls" in self.signature.members:
-            m.d.comb += [self.stalls.ready.eq(1), stall.eq(Mux(self.stalls.valid, self.stalls.payload, 0))]
+            m.d.comb += [
+                self.stalls.ready.eq(1),
+                stall.eq(Mux(self.stalls.valid, self.stalls.payload, 0)),
+                self.places.valid.eq(self.activity.any()),
+                self.places.payload.eq(self.activity),
+            ]
         right_of = [driver.to_right, *(node.to_right for node in nodes)]
         left_of = [*(node.to_left for node in nodes), driver.to_left]
         for k, node in enumerate(nodes):
             m.submodules[f"node_{k}"] = node
-            _join(m, right_of[k], node.from_left, stall[k])
-            _join(m, left_of[k + 1], node.from_right, stall[p.cores + k])
+            wiring.connect(m, right_of[k], node.from_left)
+            wiring.connect(m, left_of[k + 1], node.from_right)
             m.d.comb += [
                 node.position.eq(k),
+                node.hold.eq(Cat(stall[k], stall[p.cores + k])),
                 node.epoch.eq(epochs.copies[k]),
                 held.flags[k].eq(node.held),
                 scans.numbers[k].eq(node.scans),
@@ -154,12 +169,3 @@ class LowLatency(wiring.Component):
             counters.live_evictions.eq(counters.live_evictions + driver.lost),
         ]
         return m
-
-
-def _join(m: Module, source, sink, stall) -> None:
-    """Connects two streams, unless they are held up."""
-    m.d.comb += [
-        sink.payload.eq(source.payload),
-        sink.valid.eq(source.valid & ~stall),
-        source.ready.eq(sink.ready & ~stall),
-    ]

@@ -3,14 +3,14 @@
 ::
 
                   +------------------------------------------+
-    from_left --->| [ skid ] -> R meets W_S and IW_S ------> |---> to_right: R, acknowledgements, expiries of S
-                  |             stored in W_R    ^ v          |
-     to_left <----| <------ S meets what ended in W_R  <------|<--- from_right: S, expedition ends, expiries of R
+    from_left --->| -> [ skid ] -> R: W_S, IW_S -----------> |---> to_right
+                  |                  v     ^                 |
+     to_left <----| <----------- S: what ended in W_R <- [ ] |<--- from_right
                   +------------------------------------------+
 
-A node processes one message in a cycle, from the left or from the right in turns: a tuple is forwarded, stored if
-this is its home, and what it is to meet is settled, all at once. Only then it is compared, while the node goes on
-with messages from the other side. So what a tuple meets is the same as if nodes did one thing at a time.
+A node processes one message in a cycle, from the left or from the right in turns: a tuple is forwarded,
+stored if this is its home, and what it is to meet is settled, all at once. Only then it is compared, while the
+node goes on with messages from the other side. So what it meets is the same as if nodes did one thing at a time.
 """
 
 from amaranth import Module, Mux, Signal
@@ -25,11 +25,12 @@ from .stamp import Stamp
 
 
 class LowLatencyNode(wiring.Component):
-    """The node at `position`. `ended` is the home of an R tuple that has just left the last node.
+    """The node at `position`. `ended` is the home of an R tuple that has just left the last node. While a bit
+    of `hold` is high, messages from the left, or from the right, wait.
 
     Latency: a message goes on to the next node in the cycle after it came, unless the node is busy with the
-    tuple before it. Throughput: one message per cycle; but the next from the same side waits until a tuple has
-    been shown all its rows.
+    tuple before it. Throughput: one message per cycle; but the next from the same side waits until a tuple
+    has been shown all its rows.
     """
 
     def __init__(self, parameters: Parameters):
@@ -43,6 +44,7 @@ class LowLatencyNode(wiring.Component):
                 "to_left": Out(stream.Signature(leftwards)),
                 "ended": In(stream.Signature(range(parameters.cores))),
                 "position": In(range(parameters.cores)),
+                "hold": In(2),
                 "epoch": In(1),
                 "held": Out(2),
                 "results": Out(stream.Signature(found_layout(parameters))).array(2),
@@ -97,10 +99,14 @@ class LowLatencyNode(wiring.Component):
         left_can, right_can, takes_left, takes_right, left_last = (Signal() for _ in range(5))
         m.d.comb += [
             left_can.eq(
-                left.output.valid & ~keeps_s.scanning & keeps_s.go & (self.to_right.ready | ~passes_right)
+                left.output.valid
+                & ~self.hold[0]
+                & ~keeps_s.scanning
+                & keeps_s.go
+                & (self.to_right.ready | ~passes_right)
             ),
             right_can.eq(
-                (right.output.valid | ends)
+                ((right.output.valid & ~self.hold[1]) | ends)
                 & ~keeps_r.scanning
                 & keeps_r.go
                 & (self.to_left.ready | ~passes_left)

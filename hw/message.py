@@ -1,7 +1,7 @@
 """What neighbouring nodes of a low-latency handshake chain tell each other.
 
-R tuples walk to the right, S tuples to the left. One channel in each direction carries all kinds of messages in
-order, which is what the protocol stands on.
+R tuples walk to the right, S tuples to the left. One channel in each direction carries all kinds of messages
+in order, which is what the protocol stands on.
 """
 
 from amaranth.lib import data, enum
@@ -22,7 +22,7 @@ class Note(enum.Enum, shape=3):
 
 
 def stamp_width(parameters: Parameters) -> int:
-    """Bits of a time: of arrivals, modulo 2**32, where results are sorted; otherwise of one mark after another."""
+    """Bits of a time: the number of an arrival, modulo, where results are sorted; otherwise of a mark."""
     return ID_WIDTH if parameters.ordering.every else 2
 
 

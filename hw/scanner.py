@@ -325,12 +325,8 @@ class Scanner(wiring.Component):
         m.d.sync += kept.eq(kept + self.store - self.expire)
         with m.If(self.clear):
             m.d.sync += kept.eq(0)
-        m.submodules.buckets = buckets = memory.Memory(
-            shape=size, depth=p.index, init=[], attrs=DISTRIBUTED
-        )
-        m.submodules.nexts = nexts = memory.Memory(
-            shape=size, depth=ring.rows, init=[], attrs=DISTRIBUTED
-        )
+        m.submodules.buckets = buckets = memory.Memory(shape=size, depth=p.index, init=[], attrs=DISTRIBUTED)
+        m.submodules.nexts = nexts = memory.Memory(shape=size, depth=ring.rows, init=[], attrs=DISTRIBUTED)
         own, probed = buckets.read_port(domain="comb"), buckets.read_port(domain="comb")
         newest, link = buckets.write_port(), nexts.write_port()
         follow = nexts.read_port(domain="comb")

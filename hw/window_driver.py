@@ -6,8 +6,8 @@
      tuples --->|  [ ids of R ] [ of S ] |
                 +------------------------+---> to_left: S tuples, expiries of R
 
-A tuple enters the chain at its end; when it leaves its window, word of that enters at the opposite one. Windows
-are of so many tuples, and shorter where the host's horizons say so, which is how windows of time come.
+A tuple enters the chain at its end; when it leaves its window, word of that enters at the opposite one.
+Windows are of so many tuples, and shorter where the host's horizons say so: so windows of time come.
 """
 
 from dataclasses import dataclass
@@ -109,7 +109,9 @@ class WindowDriver(wiring.Component):
             m.d.sync += s_cleared.eq(1)
 
         # Words.
-        room = [~window.full | channel.ready for window, channel in zip(windows, (self.to_left, self.to_right))]
+        room = [
+            ~window.full | channel.ready for window, channel in zip(windows, (self.to_left, self.to_right))
+        ]
         enters = given & calm & ~self.held_back
         m.d.comb += [
             r.push.eq(

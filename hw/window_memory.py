@@ -19,8 +19,8 @@ def ram_style(shape, depth: int) -> dict[str, str]:
 class WindowMemory(wiring.Component):
     """`lanes` banks of `depth` tuples each, in block or distributed RAM by size, or in registers.
 
-    While `write` is high, `tuple` is stored at (`row`, `lane`). While `go` is high, `rows` shows the row `show`
-    one cycle later, as it was before; otherwise it stays.
+    While `write` is high, `tuple` is stored at (`row`, `lane`). While `go` is high, `rows` shows the row
+    `show` one cycle later, as it was before; otherwise it stays.
 
     Latency: 1 cycle. Throughput: one tuple and one row per cycle.
     """

@@ -6,14 +6,14 @@
               R arrivals, expiries of S -->
               <-- S arrivals, expiries of R
 
-`Chain` is the reference for `hw/lowlatency.py`: a message is processed at one node at a time, in any order that
-the first-in-first-out channels allow. Which pairs come out must not depend on that order.
+`Chain` is the reference for `hw/lowlatency.py`: a message is processed at one node at a time, in any order
+that the first-in-first-out channels allow. Which pairs come out must not depend on that order.
 
 What an S tuple may match in `w_r` follows from Table 1 of the paper: only tuples that have ended their
-expedition. One that is still on its way has met, or will meet, every S tuple ahead of its expedition end, and
-finds it in `iw_s` or `w_s`. An expedition end must separate the S tuples that the last node has processed from
-those that it has not, so it goes to the head of that node's queue: behind S tuples that wait there, which have
-not met its tuple, it would come too late for them.
+expedition. One that is still on its way has met, or will meet, every S tuple ahead of its expedition end,
+and finds it in `iw_s` or `w_s`. An expedition end must separate the S tuples that the last node has processed
+from those that it has not, so it goes to the head of that node's queue: behind S tuples that wait there and
+have not met its tuple, it would come too late for them.
 """
 
 from collections import deque

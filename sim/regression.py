@@ -24,7 +24,7 @@ from hw.dimension import Dimension
 from hw.errors import ToolError, TouchlineError
 from hw.frame import Link
 from hw.ordering import Ordering
-from hw.parameters import OPBLOCK_DIMS, Parameters
+from hw.parameters import OPBLOCK_DIMS, OWN, Parameters
 from hw.verilog import emit
 
 from .benches.testbench import CLOCK_NANOSECONDS
@@ -187,11 +187,19 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
+def _own(parameters: Parameters) -> str:
+    """What `make sim` must be told of parameters that only some architectures have."""
+    given = {name: getattr(parameters, name) for name in OWN}
+    return "".join(
+        f" {name.replace('_', '').upper()}={value}" for name, value in given.items() if value is not None
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line of `make sim`."""
     parser = argparse.ArgumentParser(prog="python -m sim.regression", description=__doc__.splitlines()[0])
     parser.add_argument("--architecture", default="handshake")
-    for name in ("cores", "segment", "lanes", "buffer", "dims", "fanout", "ordering", "s_segment", "homes", "index"):
+    for name in ("cores", "segment", "lanes", "buffer", "dims", *OWN):
         parser.add_argument(f"--{name}")
     parser.add_argument("--link", help="of a board: bits of a word, words of a payload, and frames")
     parser.add_argument("--seed", type=int, default=1)
@@ -248,9 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\n{p.name}: failed {', '.join(outcome.failed)} (log: {outcome.log})")
         print(
             f"  again: make sim ARCH={p.architecture} CORES={p.cores} SEGMENT={p.segment} LANES={p.lanes}"
-            f" BUFFER={p.buffer} DIMS={','.join(map(str, p.dims))}"
-            f"{f' FANOUT={p.fanout} ORDERING={p.ordering}' if p.ordering else ''}"
-            f"{f' LEVELS={p.levels}' if p.levels else ''}"
+            f" BUFFER={p.buffer} DIMS={','.join(map(str, p.dims))}{_own(p)}"
             f"{f' LINK={outcome.link}' if outcome.link else ''} SEED={seed}"
         )
     return 1 if failed else 0

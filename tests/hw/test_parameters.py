@@ -60,10 +60,36 @@ def refusal(function, *arguments, **options) -> str:
         ({"fanout": 4}, "fanout is a parameter of splitjoin, not of handshake"),
         (
             {"architecture": "opblock", "ordering": Ordering()},
-            "ordering is a parameter of splitjoin, not of opblock",
+            "ordering is a parameter of splitjoin, lowlatency, not of opblock",
         ),
         ({"architecture": "splitjoin", "fanout": 1}, "fanout must be an integer from 2 to 16, not 1"),
         ({"architecture": "splitjoin", "ordering": "none"}, "ordering must be an Ordering, not 'none'"),
+        ({"index": 2}, "index is a parameter of lowlatency, not of handshake"),
+        (
+            {"architecture": "lowlatency", "s_segment": -1},
+            "s_segment must be an integer from 0 to 1024, not -1",
+        ),
+        ({"architecture": "lowlatency", "homes": "any"}, "homes must be one of robin, hash, not 'any'"),
+        (
+            {"architecture": "lowlatency", "index": 12},
+            "index must be 0 or a power of two from 2 to 1024, not 12",
+        ),
+        (
+            {"architecture": "lowlatency", "homes": "hash"},
+            "homes hash needs a first dimension of equality, such as equal32, not band32",
+        ),
+        (
+            {"architecture": "lowlatency", "index": 4, "dims": (Dimension.parse("not_equal32"),)},
+            "index 4 needs a first dimension of equality, such as equal32, not not_equal32",
+        ),
+        (
+            {"architecture": "lowlatency", "index": 4, "dims": (Dimension.parse("equal32"),)},
+            "lanes must be 1 with an index, not 16",
+        ),
+        (
+            {"architecture": "lowlatency", "ordering": Ordering("tuples", 2)},
+            "ordering of lowlatency must be none or tuples:1, not tuples:2",
+        ),
     ],
 )
 def test_refused(given, message):
@@ -102,6 +128,16 @@ def test_trees_and_orders_are_of_some_architectures_only():
     assert "fanout" not in Parameters().options() and "ordering" not in Parameters().options()
     message = "ordering must be none, tuples:k or comparisons:k with k from 1 to 65536, not 'strict'"
     assert refusal(Parameters.from_options, "splitjoin", {"ordering": "strict"}) == message
+
+
+def test_windows_of_the_streams_may_differ():
+    options = {"cores": "3", "segment": "4", "lanes": "1", "dims": "equal8", "s_segment": "6"}
+    parameters = Parameters.from_options("lowlatency", options)
+    assert (parameters.windows, parameters.capacity) == ((12, 18), 12)
+    assert Parameters.from_options("lowlatency", {"segment": "4"}).s_segment == 4
+    # All keys may be the same.
+    keyed = Parameters.from_options("lowlatency", options | {"homes": "hash"})
+    assert (keyed.windows, keyed.capacity) == ((4, 6), 4)
 
 
 def test_lanes_default_to_the_whole_segment():

@@ -18,11 +18,23 @@ CONFIGURATIONS = [
     Parameters(cores=17, segment=2, lanes=2),
     Parameters("opblock", cores=3, segment=2, lanes=1, dims=OPBLOCK_DIMS[:2]),
     Parameters("splitjoin", cores=5, segment=2, lanes=1, dims=(Dimension.parse("equal8"),), fanout=3),
+    Parameters("lowlatency", cores=3, segment=2, lanes=1, dims=(Dimension.parse("equal8"),), index=2),
 ]
 #: The module that each architecture places once per core.
-CORES = {"handshake": "HandshakeCore_", "opblock": "OpBlock_", "splitjoin": "SplitCore_"}
-#: Its gathering tree: the module of a node, how many streams a node takes, how many trees there are.
-TREES = {"handshake": ("Merge_", FANIN, 1), "opblock": ("Merge_", FANIN, 1), "splitjoin": ("Merger_", 3, 2)}
+CORES = {
+    "handshake": "HandshakeCore_",
+    "opblock": "OpBlock_",
+    "splitjoin": "SplitCore_",
+    "lowlatency": "LowLatencyNode_",
+}
+#: Its gathering tree: the module of a node, how many streams a node takes, how many trees there are, and how
+#: many streams of a core go into one.
+TREES = {
+    "handshake": ("Merge_", FANIN, 1, 1),
+    "opblock": ("Merge_", FANIN, 1, 1),
+    "splitjoin": ("Merger_", 3, 2, 1),
+    "lowlatency": ("Merge_", FANIN, 1, 2),
+}
 
 
 @pytest.fixture(scope="module", params=CONFIGURATIONS, ids=lambda p: p.name)
@@ -89,8 +101,8 @@ def test_every_core_is_an_instance_of_one_module(parsed):
 
 def test_the_tree_has_a_node_per_group(parsed):
     parameters, modules = parsed
-    module, fanin, trees = TREES[parameters.architecture]
-    nodes, streams = 0, parameters.cores
+    module, fanin, trees, per_core = TREES[parameters.architecture]
+    nodes, streams = 0, per_core * parameters.cores
     while streams > 1:
         streams = -(-streams // fanin)
         nodes += streams

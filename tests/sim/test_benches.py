@@ -1,4 +1,4 @@
-"""The cocotb benches on four configurations; `make sim` runs them on many more."""
+"""The cocotb benches on five configurations; `make sim` runs them on many more."""
 
 import pytest
 
@@ -9,7 +9,8 @@ from ..configurations import parameters
 
 
 @pytest.mark.parametrize(
-    "device, count", [("parallel", 51), ("serial", 51), ("opblock_serial", 51), ("splitjoin_ordered", 53)]
+    "device, count",
+    [("parallel", 51), ("serial", 51), ("opblock_serial", 51), ("splitjoin_ordered", 53), ("lowlatency", 43)],
 )
 def test_benches_pass(device, count, request):
     outcome = regression.run(parameters(device), seed=request.config.option.seed)

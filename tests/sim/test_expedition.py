@@ -75,7 +75,9 @@ class _Random:
     @property
     def exact(self) -> bool:
         pairs = Counter((found.r, found.s) for found in self.chain.found)
-        return pairs == self.expected and self.chain.empty() and not any(n.w_r + n.w_s for n in self.chain.nodes)
+        return (
+            pairs == self.expected and self.chain.empty() and not any(n.w_r + n.w_s for n in self.chain.nodes)
+        )
 
 
 @pytest.mark.parametrize("hashed", [False, True], ids=["round_robin", "hashed"])
