@@ -32,6 +32,7 @@ from .gather import Gather
 from .lowlatency_node import LowLatencyNode
 from .message import Note, stamp_width
 from .parameters import Parameters
+from .result_sorter import ResultSorter, buckets
 from .scanner import Scanner, found_layout
 from .skid import Skid
 from .socket import RESULT_LAYOUT, Fault, Socket, Tag
@@ -46,7 +47,7 @@ class LowLatency(wiring.Component):
 
     With `stallable`, for tests, there is a stream `stalls`: a word holds up those channels whose bits are
     high for a cycle, first those into each node from its left, then those from its right. `places` tells the
-    nodes that find pairs.
+    nodes that find pairs, and `fills` the most results that are kept to be sorted, whenever they are more.
     """
 
     def __init__(self, parameters: Parameters, stallable: bool = False):
@@ -58,6 +59,7 @@ class LowLatency(wiring.Component):
                     **socket.members,
                     "stalls": In(stream.Signature(2 * parameters.cores)),
                     "places": Out(stream.Signature(parameters.cores)),
+                    "fills": Out(stream.Signature(32)),
                 }
             )
         super().__init__(socket)
@@ -142,14 +144,31 @@ class LowLatency(wiring.Component):
         m.submodules.output = output = Skid(RESULT_LAYOUT)
         wiring.connect(m, output.output, wiring.flipped(self.results))
         record, result = driver.record, output.input.payload
-        due = record.valid & ((collector.punctuation - record.stamp)[: len(record.stamp)].as_signed() >= 0)
+        pairs = gather.output
+        pair = pairs.payload.pair
+        time = collector.punctuation  # what comes before it is out
+        past = Signal()
+        due = Signal()
+        if p.ordering.every:
+            m.submodules.sorter = sorter = ResultSorter(p)
+            wiring.connect(m, gather.output, sorter.results)
+            pairs, pair, time = sorter.pairs, sorter.pairs.payload, sorter.time
+            m.d.comb += [
+                sorter.punctuation.eq(collector.punctuation),
+                sorter.hold.eq(past),
+                driver.held_back.eq((driver.stamp - time)[: len(time)] >= buckets(p)),
+                due.eq(past & ~pairs.valid),
+            ]
+        else:
+            m.d.comb += due.eq(past)
         m.d.comb += [
-            output.input.valid.eq(due | gather.output.valid),
+            past.eq(record.valid & ((time - record.stamp)[: len(time)].as_signed() >= 0)),
+            output.input.valid.eq(due | pairs.valid),
             driver.announced.eq(due & output.input.ready),
-            gather.output.ready.eq(output.input.ready & ~due),
+            pairs.ready.eq(output.input.ready & ~due),
         ]
         with m.If(~due):
-            m.d.comb += [result.tag.eq(Tag.PAIR), result.body.pair.eq(gather.output.payload.pair)]
+            m.d.comb += [result.tag.eq(Tag.PAIR), result.body.pair.eq(pair)]
         with m.Elif(record.error):
             error = result.body.error
             m.d.comb += [
@@ -160,11 +179,16 @@ class LowLatency(wiring.Component):
         with m.Else():
             m.d.comb += [result.tag.eq(Tag.MARK), result.body.mark.id.eq(record.id)]
 
+        if p.ordering.every and "fills" in self.signature.members:
+            told = Signal.like(sorter.filled)
+            m.d.sync += told.eq(sorter.filled)
+            m.d.comb += [self.fills.valid.eq(sorter.filled != told), self.fills.payload.eq(sorter.filled)]
+
         counters = self.counters
         count_steps(m, counters, scans.total, p.cores)
         m.d.sync += [
             counters.tuples.eq(counters.tuples + driver.took),
-            counters.pairs.eq(counters.pairs + (output.input.ready & ~due & gather.output.valid)),
+            counters.pairs.eq(counters.pairs + (pairs.ready & pairs.valid)),
             counters.stalls.eq(counters.stalls + stalled.any),
             counters.live_evictions.eq(counters.live_evictions + driver.lost),
         ]

@@ -9,8 +9,8 @@
                   +------------------------------------------+
 
 A node processes one message in a cycle, from the left or from the right in turns: a tuple is forwarded,
-stored if this is its home, and what it is to meet is settled, all at once. Only then it is compared, while the
-node goes on with messages from the other side. So what it meets is the same as if nodes did one thing at a time.
+stored if this is its home, and what it is to meet is settled, all at once. Only then is it compared, while
+the node goes on with messages from the other side. What it meets is as if nodes did one thing at a time.
 """
 
 from amaranth import Module, Mux, Signal

@@ -14,6 +14,8 @@ DEVICES = {
     "splitjoin": "sim:splitjoin?cores=3&segment=4&lanes=2&fanout=2",
     "splitjoin_ordered": "sim:splitjoin?cores=3&segment=4&lanes=4&dims=band16,band16&ordering=comparisons:1",
     "lowlatency": "sim:lowlatency?cores=3&segment=4&lanes=2&s_segment=6",
+    "lowlatency_keyed": "sim:lowlatency?cores=3&segment=5&lanes=1&dims=equal32,band64,not_equal16&homes=hash"
+    "&index=4&ordering=tuples:1",
     "default": "sim:handshake?cores=8&segment=16",
     # What synthesis makes of the gateware, with as many cells as are compiled in a moment.
     "parallel_ecp5": "sim:handshake?cores=2&segment=4&dims=band16,at_least8&netlist=ecp5",
@@ -26,8 +28,6 @@ DEVICES = {
     "opblock_xc6v": "sim:opblock?cores=3&segment=2&lanes=1&dims=band8,band8&netlist=xc6v",
     "splitjoin_ecp5": "sim:splitjoin?cores=2&segment=2&lanes=1&dims=band8&ordering=tuples:1&netlist=ecp5",
     "splitjoin_xc6v": "sim:splitjoin?cores=2&segment=2&lanes=1&dims=band8&ordering=tuples:1&netlist=xc6v",
-    "lowlatency_ecp5": "sim:lowlatency?cores=2&segment=2&lanes=1&buffer=4&dims=band8&netlist=ecp5",
-    "lowlatency_xc6v": "sim:lowlatency?cores=2&segment=2&lanes=1&buffer=4&dims=band8&netlist=xc6v",
 }
 NETLISTS = tuple(name for name, url in DEVICES.items() if "netlist=" in url)
 

@@ -172,7 +172,7 @@ def _ids(arrivals, result) -> Counter:
     [
         *("parallel", "serial", "paper", "opblock", "opblock_serial"),
         *("bisort", "bisort_serial", "splitjoin", "splitjoin_ordered"),
-        "lowlatency",
+        *("lowlatency", "lowlatency_keyed"),
     ],
 )
 def test_device(device, condition, window, size, seed, rng, monkeypatch):
