@@ -2,7 +2,9 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
@@ -19,8 +21,30 @@ Disjuncts = list[list[Term]]
 _ACCEPTED = "on must be a condition in Spark SQL, such as 'r.x = s.a'"
 
 
+@dataclass(frozen=True)
+class Left:
+    """A part of a condition that is evaluated on pairs, because no box can hold it."""
+
+    text: str
+    reason: str
+
+
+def named_columns(text: str, r: pa.Schema, s: pa.Schema) -> dict[str, set[str]]:
+    """The columns of each side that a condition names, which must say whose they are."""
+    scope, found = Scope(r, s, "UTC"), {"r": set(), "s": set()}
+    for column in _parse(text).find_all(exp.Column):
+        side, *names = (part.name for part in column.parts)
+        if side.lower() not in found or not names:
+            raise SpecError(
+                f"`{column.sql('spark')}` must say which stream it is of, r.{side} or s.{side}, because "
+                f"Spark evaluates {text!r}"
+            )
+        found[side.lower()].add(scope.find(side.lower(), names[0]))
+    return found
+
+
 def parse_condition(
-    text: str, scope: Scope, by: Sequence[tuple[str, str]] = (), left: list[NotCompiled] | None = None
+    text: str, scope: Scope, by: Sequence[tuple[str, str]] = (), left: list[Left] | None = None
 ) -> Disjuncts:
     """The disjuncts of `text`; none if it can never hold, one without terms if it always does.
 
@@ -35,7 +59,8 @@ def parse_condition(
         except NotCompiled as error:
             if left is None:
                 raise
-            left.append(error)
+            text = tree.sql("spark")
+            left.append(Left(text, f"it {error.why}" if error.text == text else str(error).partition(";")[0]))
     disjuncts = [list(dict.fromkeys(terms)) for terms in normaliser.product(factors)]
     return [terms for terms in disjuncts if not _contradicts_itself(terms)]
 

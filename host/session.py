@@ -68,6 +68,11 @@ class Session:
         """Where each part of the join runs, and why."""
         return f"{self._spec.explain()}\non {self._runner.device.url}:\n{self._fit.explain()}"
 
+    @property
+    def missing(self) -> frozenset[int]:
+        """The join's dimensions that the device does not take, so that the host must recheck them."""
+        return self._fit.missing
+
     def join(self, arrivals: Arrivals, *, watch: bool = False) -> JoinResult:
         """All pairs among `arrivals` whose later row is owned."""
         fit, encoded = encode(self._spec, self._fit, arrivals)

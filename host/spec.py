@@ -11,9 +11,9 @@ from hw.errors import DataError, SpecError
 
 from . import arrival, encoding, sqltypes
 from .arrival import Arrivals
-from .condition import parse_condition
+from .condition import Left, parse_condition
 from .evaluate import Rows, evaluate, holds
-from .expression import SIDES, Node, NotCompiled, Scope
+from .expression import SIDES, Node, Scope
 from .plan import SpecDimension, make_plan, taken
 from .pushdown import Pushed, pushable
 from .term import Filter, Residual
@@ -99,7 +99,7 @@ class JoinSpec:
         self.by = self._orderable(by, "by", scope)
         self._check_ties()
         #: The terms that the caller must evaluate on each pair.
-        self.left: list[NotCompiled] = []
+        self.left: list[Left] = []
         self._terms = parse_condition(on, scope, self.by, self.left if residual else None)
         self._plan = make_plan(self._terms)
         #: Value dimensions, then the window's.
@@ -429,7 +429,7 @@ class JoinSpec:
         if not self._terms:
             lines.append("  never true: no box is sent")
         lines += [
-            f"  `{term.text}`: no dimension, evaluated on each pair because it {term.why}"
+            f"  `{term.text}`: no dimension, evaluated on each pair because {term.reason}"
             for term in self.left
         ]
         lines.append("dimensions")

@@ -4,13 +4,15 @@
 
     arrival order   ----------------------------------------------------->
     slices            |     0     |     1     |     2     |     3     |
-    slice 2 reads               halo > > > > >|    own    |
+    slice 2 reads               halo > > > > >|    own    |< < < < if outer
 
 A pair belongs to the slice of its later row. The earlier row is in that slice too, or in its halo: the
-rows of earlier slices that are still in their window when the slice begins.
+rows of earlier slices that are still in their window when the slice begins. In an outer join a slice also
+reads the later rows that may join its own, to know which of these have no partner.
 """
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -22,7 +24,7 @@ from host.window import Window
 
 #: Below this many rows a slice costs more to start than to join, so slices that nobody asked for are merged.
 SMALLEST = 10_000
-_LOWEST = -(2**63)
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 
 def sort_keys(column: Column, kind: T.DataType) -> list[Column]:
@@ -83,10 +85,6 @@ class Slices:
     def __len__(self):
         return len(self.cuts)
 
-    def begin(self, stream: str) -> list[int]:
-        """How many rows of `stream` ("r" or "s") come before each slice."""
-        return list(accumulate(getattr(self, stream)[:-1], initial=0))
-
     def number(self, keys: list[Column], kinds: list[T.DataType]) -> Column:
         """The slice that owns a row, from its key."""
         bounds = [
@@ -100,21 +98,47 @@ class Slices:
         if window.kind == "time":
             # A row lives until `time + size`; moving the size to the other side keeps Spark from overflow.
             return _count_at_most(time, [F.lit(max(cut[0] - size, _LOWEST)) for cut in self.cuts[1:]])
-        # A whole slice is passed on, because the ranks inside it are known only after it is sorted.
-        begin = self.begin(stream)
-        ends = [begin[k] + getattr(self, stream)[k] for k in range(len(self))]
-        last = [max(k, bisect_left(begin, end + size) - 1) for k, end in enumerate(ends)]
-        return F.get(F.array(*map(F.lit, last)), number)
+        return F.get(F.array(*map(F.lit, self._last_of(stream, size))), number)
+
+    def first(self, stream: str, window: Window, time: Column, number: Column) -> Column:
+        """The first slice that owns a row of the other stream that may be joined by a row of `stream`."""
+        other = "r" if stream == "s" else "s"
+        size = getattr(window, other)
+        if window.kind == "time":
+            # Slices end at the next cut's time, inclusive, so a row is beyond one only if it is later.
+            ends = [F.lit(min(cut[0] + size, _HIGHEST)) for cut in self.cuts[1:]]
+            return F.least(_count_below(time, ends), number)
+        last = self._last_of(other, size)
+        return F.get(F.array(*(F.lit(bisect_left(last, k)) for k in range(len(self)))), number)
+
+    def _last_of(self, stream: str, size: int) -> list[int]:
+        """For each slice, the last one that needs its rows of `stream`, of which windows hold `size`.
+
+        A whole slice is passed on, because the ranks inside it are known only after it is sorted.
+        """
+        ends = list(accumulate(getattr(self, stream)))
+        begin = [0, *ends[:-1]]
+        return [max(k, bisect_left(begin, end + size) - 1) for k, end in enumerate(ends)]
 
 
 def _count_at_most(value: Column, bounds: list[Column]) -> Column:
-    """How many of the rising `bounds` are at most `value`, found by bisection in generated code."""
+    """How many of the rising `bounds` are at most `value`."""
+    return _bisected(lambda bound: value >= bound, bounds)
+
+
+def _count_below(value: Column, bounds: list[Column]) -> Column:
+    """How many of the rising `bounds` are below `value`."""
+    return _bisected(lambda bound: value > bound, bounds)
+
+
+def _bisected(passes: Callable[[Column], Column], bounds: list[Column]) -> Column:
+    """How many of the bounds, of which the first ones pass, do so: found by bisection in generated code."""
 
     def between(lowest: int, highest: int) -> Column:
         if lowest == highest:
             return F.lit(lowest)
         middle = (lowest + highest) // 2
         upper = between(middle + 1, highest)
-        return F.when(value >= bounds[middle], upper).otherwise(between(lowest, middle))
+        return F.when(passes(bounds[middle]), upper).otherwise(between(lowest, middle))
 
     return between(0, len(bounds))

@@ -1,7 +1,7 @@
 """`stream_join`: a sliding-window join of two DataFrames, one slice of history per task."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -9,28 +9,33 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.conf import RuntimeConfig
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
+from host.condition import named_columns
 from host.cpu import open_cpu
 from host.device import open_when_free
 from host.encoding import is_sortable
 from host.output import result_names
+from host.pieces import OUTER, Phase, checked_how
 from host.session import Session
 from host.spec import JoinSpec
 from host.transport import TRANSPORTS
 from hw.errors import ParameterError, SpecError
 from hw.parameters import ARCHITECTURES
 
+from .files import FilePlan, FileTask, plan_files
 from .shard import ShardedJoin
 from .slices import Slices, sort_keys
 from .streaming import both_streaming, check_streams, joined, shard_count
-from .task import METRICS, Task, check_architecture
+from .task import METRICS, MOSTS, NUMBERS, Task, Where, check_architecture, verdict
 
 OFFLOADS = ("cpu", "sim", "fpga")
 AMOUNT = "spark.task.resource.fpga.amount"
 Length = str | int
+Names = Collection[str | tuple[str, str]]
 
-_METRICS_TYPE = T.StructType([T.StructField(name, T.LongType()) for name in METRICS])
+_METRICS = T.StructField("metrics", T.ArrayType(T.LongType()))
+_NUMBERS = [T.StructField(name, from_arrow_type(type)) for name, type in NUMBERS]
 
 
 def stream_join(
@@ -42,18 +47,24 @@ def stream_join(
     offload: str = "cpu",
     architecture: str | None = None,
     device: str | None = None,
-    tiebreak: Collection[str | tuple[str, str]] = (),
+    tiebreak: Names = (),
     partitions: int | None = None,
     observation: Observation | None = None,
     ordered: bool = False,
+    how: str = "inner",
+    by: Names = (),
+    columns: Collection[str] | None = None,
 ) -> DataFrame:
     """The pairs of rows of `r` and `s` for which `on` holds while both are in their windows.
 
-    `on` is SQL text that names the columns as `r.x` and `s.a`. `window` is a duration or a number of rows
-    ("10 minutes", "1000 rows"), or a pair of them for R and S. `time` names the event time, or is a pair of
-    names; rows without event time join nothing. Rows arrive in the order of event time, then of the columns
-    `tiebreak`, then R before S, then of their own values, and the result depends on nothing else: neither on
-    partitions nor on the order of the input.
+    `on` is SQL text that names the columns as `r.x` and `s.a`. What of it is no comparison of points with
+    boxes, such as `r.name LIKE s.pattern`, Spark itself evaluates on each pair. `window` is a duration or a
+    number of rows ("10 minutes", "1000 rows"), or a pair of them for R and S. `time` names the event time, or
+    is a pair of names; rows without event time join nothing. Rows arrive in the order of event time, then of
+    the columns `tiebreak`, then R before S, then of their own values, and the result depends on nothing else:
+    neither on partitions nor on the order of the input. `by` names columns that must be equal, and by which
+    windows of rows are counted: each key has its own. `how` is inner, left, right or full: the last three
+    also give the rows of R, of S or of both that have no partner, with NULL beside them.
 
     `offload` says what joins: "cpu", the task's own core, where `device` may name a structure, such as
     cpu:bisort; "sim", the simulated gateware of `architecture` (handshake) or of the URL `device`; or "fpga",
@@ -61,12 +72,17 @@ def stream_join(
     devices that Spark schedules as the resource "fpga", one for each task. A device that is not of the
     `architecture` that is asked for is refused; the CPU has none, and needs none to be named.
     `partitions` says into how many slices, each a task, history is cut. The call itself reads the columns
-    of the arrival order once, to choose the cuts. All columns of both sides come out; a name that both
-    have becomes `r_name` and `s_name`. The first action on the result gives `observation` the counts of
-    `task.METRICS`. If `ordered`, rows come by (later arrival, earlier arrival): sorted within each partition,
-    and each partition before the next.
+    of the arrival order once, to choose the cuts.
+
+    All columns of both sides come out, or those that `columns` names; a name that both have becomes `r_name`
+    and `s_name`. The first action on the result gives `observation` the counts of `task.METRICS`. If
+    `ordered`, rows come by (later arrival, earlier arrival): sorted within each partition, and each partition
+    before the next.
     """
-    join = StreamJoin(r, s, on, window, time, offload, architecture, device, tiebreak, partitions, ordered)
+    join = StreamJoin(
+        *(r, s, on, window, time, offload, architecture, device, tiebreak, partitions, ordered),
+        *(how, by, columns),
+    )
     return join.frame(observation)
 
 
@@ -94,9 +110,12 @@ class StreamJoin:
     offload: str = "cpu"
     architecture: str | None = None
     device: str | None = None
-    tiebreak: Collection[str | tuple[str, str]] = ()
+    tiebreak: Names = ()
     partitions: int | None = None
     ordered: bool = False
+    how: str = "inner"
+    by: Names = ()
+    columns: Collection[str] | None = None
 
     def __post_init__(self):
         if self.offload not in OFFLOADS:
@@ -111,6 +130,7 @@ class StreamJoin:
             if not isinstance(frame, DataFrame):
                 raise SpecError(f"{name} must be a DataFrame, not {frame!r}")
         self.streaming = both_streaming(self.r, self.s)
+        checked_how(self.how)
         conf = self.r.sparkSession.conf
         # Spark names columns without regard to case unless told otherwise.
         fold = str if conf.get("spark.sql.caseSensitive") == "true" else str.lower
@@ -122,10 +142,18 @@ class StreamJoin:
             _arrow_schema("r", self.r.schema),
             _arrow_schema("s", self.s.schema),
             tiebreak=self.tiebreak,
+            by=self.by,
             timezone=conf.get("spark.sql.session.timeZone"),
+            residual=not self.streaming,
         )
         if self.streaming:
             check_streams(self.r, self.s, self.spec.time, self.ordered)
+        self._chosen = self._choose(fold)
+        if self.ordered and (self.how != "inner" or self.spec.by_key):
+            what = f"how={self.how!r}" if self.how != "inner" else "windows of rows by key"
+            raise ParameterError(f"ordered needs how='inner' and one order of all rows, not {what}")
+        if self.spec.left:
+            self._check_residual()
         if self.offload != "fpga":
             default = {"cpu": "cpu:auto", "sim": f"sim:{self.architecture or ARCHITECTURES[0]}"}
             self.device = self.device or default[self.offload]
@@ -162,48 +190,166 @@ class StreamJoin:
         """The result. Of batches, reads the columns of the arrival order to choose the cuts."""
         if self.streaming:
             shards = shard_count(self.partitions, self.r.sparkSession.conf)
-            join = ShardedJoin(self.spec, shards, "inner", self.device, self.architecture)
+            join = ShardedJoin(self.spec, shards, self.how, self.device, self.architecture)
             return self._columns(joined(self.r, self.s, join))
+        task = Task(
+            self.spec,
+            Where(self.device, self.architecture),
+            columns=self._carried,
+            how=self.how,
+            decides=not self.spec.left,
+            ordered=self.ordered,
+        )
+        plan = self._files()
+        if isinstance(plan, FilePlan):
+            spark = self.r.sparkSession
+            numbers = spark.range(0, len(plan), 1, len(plan))
+            results = numbers.mapInArrow(FileTask(task, plan).__call__, self._schema(task))
+        else:
+            results = self._shuffled(task)
+        if self.spec.left:
+            results = self._decided(results, task)
+        if observation is not None:
+            results = results.observe(observation, *self._counts(task))
+        places = {name: k for k, name in enumerate(self._carried_names)}
+        return results.where("metrics IS NULL").select(
+            *(F.col(f"c{places[name]}").alias(name) for name in self._chosen)
+        )
+
+    def _files(self) -> FilePlan | str:
+        """How tasks read the input for themselves, or why Spark has to shuffle it."""
+        names = self._sent("r"), self._sent("s")
+        return plan_files((self.r, self.s), self.spec, names, self.how, self.partitions)
+
+    def _counts(self, task: Task) -> Iterator[Column]:
+        """The metrics of all slices. Which pairs Spark keeps, it alone can count."""
+        for k, name in enumerate(METRICS):
+            if name == "pairs" and self.spec.left and not task.numbered:
+                yield F.count_if(F.col("metrics").isNull()).alias(name)
+            else:
+                total = (F.max if name in MOSTS else F.sum)(F.get("metrics", F.lit(k)))
+                yield F.coalesce(total, F.lit(0)).alias(name)
+
+    def _shuffled(self, task: Task) -> DataFrame:
+        """What the task gives for slices that Spark's shuffle brings together."""
         rows = self._side("r").union(self._side("s"))
         order = rows.drop("r", "s")
         slices = Slices.measure(order.where("t IS NOT NULL"), self.partitions)
-        begin, owned = (slices.begin("r"), slices.begin("s")), (slices.r, slices.s)
-        task = Task(self.spec, self.device, begin, owned, self.architecture, self.ordered)
+        if self.spec.window.kind == "rows":
+            task = replace(task, owned=(slices.r, slices.s))
         number = slices.number(
             [F.col(name) for name in order.columns], [field.dataType for field in order.schema]
         )
-        last = {
-            stream: slices.last(stream, self.spec.window, F.col("t"), F.col("owner")) for stream in ("r", "s")
-        }
-        copies = F.sequence("owner", F.when(F.col("is_s"), last["s"]).otherwise(last["r"]))
-        pairs = (
+        given = (self.spec.window, F.col("t"), F.col("owner"))
+        # Rows of S show which rows of R, in slices before, have a partner, and the other way round.
+        firsts = [
+            slices.first(stream, *given) if OUTER[self.how][stream == "r"] else F.col("owner")
+            for stream in "rs"
+        ]
+        if self.spec.window.kind == "rows":
+            firsts = [F.least(*firsts)] * 2  # what is counted must all be there
+        lasts = [slices.last(stream, *given) for stream in "rs"]
+        first, last = (F.when(F.col("is_s"), s).otherwise(r) for r, s in (firsts, lasts))
+        phase = F.when(F.col("owner") == F.col("slice"), Phase.OWN.value)
+        phase = phase.when(F.col("owner") < F.col("slice"), Phase.BEFORE.value).otherwise(Phase.AFTER.value)
+        return (
             rows.withColumn("owner", number)
-            .withColumn("slice", F.explode(copies))
+            .withColumn("slice", F.explode(F.sequence(first, last)))
             .repartitionById(len(slices), "slice")
-            .sortWithinPartitions(*order.columns, *self._values("r"), *self._values("s"))
-            .select("slice", (F.col("owner") == F.col("slice")).alias("own"), "is_s", "t", "r", "s")
-            .mapInArrow(
-                task.__call__,
-                T.StructType(
-                    [
-                        T.StructField("r", self.r.schema),
-                        T.StructField("s", self.s.schema),
-                        T.StructField("metrics", _METRICS_TYPE),
-                    ]
-                ),
-            )
+            .withColumn("phase", phase)
+            .sortWithinPartitions("slice", "phase", *order.columns, *self._values("r"), *self._values("s"))
+            .select("slice", "phase", "is_s", "t", "r", "s")
+            .mapInArrow(task.__call__, self._schema(task))
         )
-        if observation is not None:
-            counts = (F.coalesce(F.sum(f"metrics.{name}"), F.lit(0)).alias(name) for name in METRICS)
-            pairs = pairs.observe(observation, *counts)
-        return self._columns(pairs.where("metrics IS NULL"))
+
+    # Columns
+
+    def _choose(self, fold: Callable[[str], str]) -> list[str]:
+        """The names of the columns that come out."""
+        there = [*self._names[0], *self._names[1]]
+        if self.columns is None:
+            return there
+        if isinstance(self.columns, str) or not all(isinstance(name, str) for name in self.columns):
+            raise ParameterError(f"columns must be names of columns, or None for all, not {self.columns!r}")
+        known = {fold(name): name for name in there}
+        chosen = [known.get(fold(name)) for name in self.columns]
+        if None in chosen or len(set(chosen)) < len(chosen) or not chosen:
+            raise SpecError(
+                f"columns must name some of {', '.join(there)}, each once, not {list(self.columns)!r}"
+            )
+        return chosen
+
+    @property
+    def _carried_names(self) -> list[str]:
+        """The names of what tasks give back: what comes out, and what Spark needs to evaluate `on`."""
+        needed = self._named if self.spec.left else {}
+        return [
+            alias
+            for side, frame, names in zip("rs", (self.r, self.s), self._names)
+            for name, alias in zip(frame.columns, names)
+            if alias in self._chosen or name in needed.get(side, ())
+        ]
+
+    @property
+    def _carried(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The columns of R and of S that tasks give back."""
+        carried = set(self._carried_names)
+        r, s = (
+            tuple(name for name, alias in zip(frame.columns, names) if alias in carried)
+            for frame, names in zip((self.r, self.s), self._names)
+        )
+        return r, s
+
+    def _schema(self, task: Task) -> T.StructType:
+        """Of what tasks give back."""
+        types = [
+            frame.schema[name].dataType
+            for frame, names in zip((self.r, self.s), self._carried)
+            for name in names
+        ]
+        fields = [T.StructField(f"c{k}", type) for k, type in enumerate(types)]
+        return T.StructType([*fields, *(_NUMBERS if task.numbered else []), _METRICS])
 
     def _columns(self, pairs: DataFrame) -> DataFrame:
-        """The columns of `r` and `s`, by their names in the result."""
-        return pairs.select(
-            *(F.col("r").getField(name).alias(alias) for name, alias in zip(self.r.columns, self._names[0])),
-            *(F.col("s").getField(name).alias(alias) for name, alias in zip(self.s.columns, self._names[1])),
+        """The columns that come out, of rows in the columns `r` and `s`."""
+        columns = {
+            alias: F.col(side).getField(name).alias(alias)
+            for side, frame, names in zip("rs", (self.r, self.s), self._names)
+            for name, alias in zip(frame.columns, names)
+        }
+        return pairs.select(*(columns[name] for name in self._chosen))
+
+    # Terms that only Spark can evaluate
+
+    @property
+    def _named(self) -> dict[str, set[str]]:
+        """The columns of each side that `on` names."""
+        return named_columns(self.on, self.spec.r_schema, self.spec.s_schema)
+
+    def _check_residual(self) -> None:
+        """Lets Spark say what is wrong with `on`, before any task starts."""
+        r, s = (
+            frame.select(F.struct(*map(_quoted, self._named[side])).alias(side))
+            for side, frame in (("r", self.r), ("s", self.s))
         )
+        r.crossJoin(s).where(self.on).schema  # noqa: B018
+
+    def _decided(self, results: DataFrame, task: Task) -> DataFrame:
+        """The pairs for which Spark says that all of `on` holds, and then the rows without a partner."""
+        structs, place = [], 0
+        for side, names in zip("rs", self._carried):
+            fields = [(f"c{place + k}", name) for k, name in enumerate(names) if name in self._named[side]]
+            structs.append(F.struct(*(F.col(c).alias(name) for c, name in fields)).alias(side))
+            place += len(names)
+        pair = "metrics IS NULL" + (
+            " AND r_number IS NOT NULL AND s_number IS NOT NULL" if task.numbered else ""
+        )
+        holds = F.when(F.expr(pair), F.expr(self.on)).otherwise(True)
+        results = results.select("*", *structs).where(holds).drop("r", "s")
+        if task.numbered:
+            kept = [field for field in self._schema(task) if field not in _NUMBERS]
+            results = results.mapInArrow(verdict, T.StructType(kept))
+        return results
 
     def _side(self, stream: str) -> DataFrame:
         """The rows of one stream: what orders them (t, k0, k1, ..., is_s), then a struct for each stream."""
@@ -213,14 +359,20 @@ class StreamJoin:
         def keys(name: str) -> list[Column]:
             return sort_keys(F.col(stream).getField(name), frame.schema[name].dataType)
 
+        def named(prefix: str, pairs: Sequence[tuple[str, str]]) -> Iterator[Column]:
+            columns = [key for pair in pairs for key in keys(pair[is_s])]
+            return (key.alias(f"{prefix}{k}") for k, key in enumerate(columns))
+
         [time] = keys(self.spec.time[is_s])
-        ties = [key for pair in self.spec.tiebreak for key in keys(pair[is_s])]
+        beside = "r" if is_s else "s"
+        nothing = T.StructType([other.schema[name] for name in self._sent(beside)])
         return (
-            frame.select(F.struct("*").alias(stream))
-            .withColumn("r" if is_s else "s", F.lit(None).cast(other.schema))
+            frame.select(F.struct(*map(_quoted, self._sent(stream))).alias(stream))
+            .withColumn(beside, F.lit(None).cast(nothing))
             .select(
+                *named("b", self.spec.by if self.spec.by_key else ()),
                 time.cast("long").alias("t"),
-                *(key.alias(f"k{k}") for k, key in enumerate(ties)),
+                *named("k", self.spec.tiebreak),
                 F.lit(is_s).alias("is_s"),
                 "r",
                 "s",
@@ -229,11 +381,30 @@ class StreamJoin:
 
     def _values(self, stream: str) -> list[Column]:
         """What orders rows that are otherwise tied: their own values, but for those that have no order."""
+        if not self._values_count:
+            return []
         return [
             F.col(stream).getField(field.name)
             for field in self.spec.schemas[stream]
             if is_sortable(field.type)
         ]
+
+    @property
+    def _values_count(self) -> bool:
+        """Whether the order of tied rows can be seen: time windows do not depend on it."""
+        return self.ordered or self.spec.window.kind == "rows"
+
+    def _sent(self, stream: str) -> list[str]:
+        """The columns of a stream that tasks need."""
+        frame, carried = (self.r, self._carried[0]) if stream == "r" else (self.s, self._carried[1])
+        needed = self.spec.needed(stream) | set(carried)
+        return [name for name in frame.columns if self._values_count or name in needed]
+
+
+def _quoted(name: str) -> Column:
+    """A column by its whole name, dots and all."""
+    escaped = name.replace("`", "``")
+    return F.col(f"`{escaped}`")
 
 
 def _check_resources(conf: RuntimeConfig) -> None:

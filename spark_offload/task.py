@@ -1,7 +1,12 @@
 """What runs in a Spark worker: the rows of a slice go in, its pairs come out, both as Arrow batches."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+import resource
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from itertools import groupby, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -11,96 +16,322 @@ from pyspark import TaskContext
 from host.arrival import Arrivals
 from host.cpu import open_cpu
 from host.device import Device, open_when_free
+from host.pieces import OUTER, Phase, Piece, Pieces
 from host.session import JoinResult, Session, Stats
 from host.spec import JoinSpec
 from hw.errors import DataError, DeviceError, ParameterError
 
+#: Rows in a batch that goes back to Spark.
 BATCH_ROWS = 10_000
+#: Rows that are joined at a time: at first, before it is known how many pairs they have, and at most, unless
+#: the windows hold more; those with many pairs are smaller, to the least.
+FIRST_PIECE, PIECE, LEAST_PIECE = 1 << 15, 1 << 18, 1 << 10
+#: Pairs that a piece may have, as far as those before it tell.
+MOST_PAIRS = 1 << 22
 
-#: What a slice reports beside its pairs; `undated` rows have no event time.
-METRICS = ("slices", "undated", *(field.name for field in fields(Stats)))
-_METRICS_TYPE = pa.struct([(name, pa.int64()) for name in METRICS])
+#: What a slice reports beside its pairs: `undated` rows have no event time, `halo` rows are sent beside the
+#: owned ones, `alone` rows come out without a partner; `reading`, `joining` and `writing` (until Spark has
+#: taken the results) are microseconds; `on_cpu` and `fallbacks` count slices that no device joined, and those
+#: in which one failed.
+SUMS = (
+    *("slices", "undated", "halo", "alone", "reading", "joining", "writing", "on_cpu", "fallbacks"),
+    *(field.name for field in fields(Stats)),
+)
+#: What counts as the most of any task: the bytes that a worker has ever held.
+MOSTS = ("memory",)
+METRICS = (*SUMS, *MOSTS)
+#: A list, because beside results, where it is null, it takes the least room.
+_METRICS_TYPE = pa.list_(pa.int64())
+
+
+@dataclass(frozen=True)
+class Where:
+    """What joins: a device by its URL, or by what Spark gives to the task, or the CPU."""
+
+    device: str | None  #: its URL, or cpu:; None: the one that Spark has given to the task
+    architecture: str | None = None  #: which the device must have
+    must_fit: bool = False  #: a device that does not take all dimensions is left alone, and the CPU joins
+    fallback: bool = False  #: the CPU joins what a device fails in
 
 
 @dataclass(frozen=True)
 class Task:
-    """Joins slices, on a device or on the CPU.
+    """Joins slices.
 
-    Takes batches with the columns slice, own, is_s, t, r, s, in arrival order, and yields batches with the
-    columns r, s, metrics. `metrics` is null beside a pair; one row per slice has metrics and no pair.
+    Takes batches with the columns slice, phase, is_s, t, r, s, sorted by slice, phase and arrival, and yields
+    batches with a column for each of `columns`, then `metrics`. `metrics` is null beside a result; one row
+    per slice has metrics and nothing else. If not `decides`, pairs are candidates: see `numbered`.
     """
 
     spec: JoinSpec
-    device: str | None  #: its URL, or cpu:; None: the one that Spark has given to the task
-    begin: tuple[list[int], list[int]]  #: rows of R and of S before each slice
-    owned: tuple[tuple[int, ...], tuple[int, ...]]  #: rows of R and of S in each slice
-    architecture: str | None = None  #: which the device must have
+    where: Where
+    columns: tuple[tuple[str, ...], tuple[str, ...]]  #: of R and S, that come out
+    how: str = "inner"
+    decides: bool = True  #: whether the spec is the whole condition
     ordered: bool = False  #: pairs of a slice come by (later arrival, earlier arrival)
+    owned: tuple[tuple[int, ...], tuple[int, ...]] | None = None  #: rows of R and S that slices must have
+
+    @property
+    def numbered(self) -> bool:
+        """Whether rows come with what `Verdict` needs to find those that have no partner."""
+        return not self.decides and self.how != "inner"
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        batches = list(batches)
-        if batches:
-            rows = pa.Table.from_batches(batches)
-            for number in np.unique(rows["slice"].to_numpy()).tolist():
-                yield from self._join(number, rows.filter(pc.equal(rows["slice"], number)))
+        for number, runs in groupby(_runs(batches, "slice"), key=lambda run: run[0]):
+            with Slice(self, number) as joined:
+                for phase, parts in groupby(
+                    _runs((part for _, part in runs), "phase"), key=lambda run: run[0]
+                ):
+                    yield from self._phase(joined, Phase(phase), (part for _, part in parts))
+                yield from joined.finish()
 
-    def _join(self, number: int, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    def _phase(
+        self, joined: "Slice", phase: Phase, parts: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """Joins the rows of one phase, in pieces."""
+        waiting, count = [], 0
+        for part in parts:
+            waiting.append(part)
+            count += part.num_rows
+            if count >= joined.piece:
+                yield from self._piece(joined, phase, waiting)
+                waiting, count = [], 0
+        if waiting:
+            yield from self._piece(joined, phase, waiting)
+
+    def _piece(self, joined: "Slice", phase: Phase, parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        start = time.perf_counter()
+        rows = pa.Table.from_batches(parts)
+        joined.schemas = tuple(pa.schema(list(rows.schema.field(name).type)) for name in "rs")
         dated = pc.is_valid(rows["t"])
-        undated = pc.sum(pc.and_not(rows["own"], dated)).as_py()
-        rows = rows.filter(dated)
-        if self.spec.window.kind == "rows":
-            self._check(number, rows)
-            rows = self._trim(rows)
-        r, s = (rows[name].drop_null().combine_chunks() for name in "rs")
-        arrivals = self._arrivals(number, rows, r, s)
-        result = self._joined(arrivals)
-        if self.ordered:
-            result = result.in_order(arrivals)
-        for start in range(0, len(result.r), BATCH_ROWS):
-            chosen = slice(start, start + BATCH_ROWS)
-            yield _batch(r.take(pa.array(result.r[chosen])), s.take(pa.array(result.s[chosen])), None)
-        metrics = {"slices": 1, "undated": undated} | asdict(result.stats)
-        yield _batch(pa.nulls(1, r.type), pa.nulls(1, s.type), metrics)
+        if not pc.all(dated).as_py():
+            if phase is Phase.OWN:
+                yield from joined.undated(*self._streams(rows.filter(pc.invert(dated))))
+            rows = rows.filter(dated)
+        arrivals = self.spec.ordered(*self._streams(rows), rows["is_s"].to_numpy())
+        joined.metrics["reading"] += _micros(start)
+        yield from joined.add(arrivals, phase)
 
-    def _joined(self, arrivals: Arrivals) -> JoinResult:
-        device = self.device or scheduled_device()
-        if device.startswith("cpu:"):
-            # Spark has tasks for the other cores.
-            return open_cpu(device, self.spec, threads=1).join(arrivals)
-        with open_when_free(device) as opened:
-            check_architecture(opened, self.architecture)
-            return Session(opened, self.spec).join(arrivals)
+    def _streams(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+        r, s = (pa.Table.from_struct_array(rows[name].drop_null().combine_chunks()) for name in "rs")
+        return r, s
 
-    def _check(self, number: int, rows: pa.Table):
-        """Refuses other rows than those that were counted: the ranks of later rows rest on the counts."""
-        is_s, own = rows["is_s"].to_numpy(), rows["own"].to_numpy()
-        for name, mine, owned in zip("rs", (~is_s, is_s), self.owned):
-            now = np.count_nonzero(own & mine)
-            if now != owned[number]:
+
+class Slice:
+    """One slice on its way: pieces in, batches out, counts kept. A context manager that closes its device."""
+
+    def __init__(self, task: Task, number: int):
+        self._task, self._number = task, number
+        self._stack = ExitStack()
+        self.metrics = dict.fromkeys(METRICS, 0) | {"slices": 1}
+        self._owned = [0, 0]
+        self._emitted = 0
+        self._joined = Stats()
+        self.piece = FIRST_PIECE
+        #: Of R and S, as rows come: zones may be spelled in other ways than in the spec.
+        self.schemas = (task.spec.r_schema, task.spec.s_schema)
+
+    def __enter__(self) -> "Slice":
+        self._join = self._open()
+        self._pieces = Pieces(self._task.spec, self._timed, self._task.how, self._task.decides)
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._stack.close()
+
+    # What joins
+
+    def _open(self) -> Callable[[Arrivals], JoinResult]:
+        """The join of the task's device, or the CPU's where there is none or it may not be used."""
+        where, spec = self._task.where, self._task.spec
+        if where.device and where.device.startswith("cpu:"):
+            return self._cpu(where.device)
+        try:
+            device = self._stack.enter_context(open_when_free(where.device or scheduled_device()))
+            check_architecture(device, where.architecture)
+        except (DeviceError, ParameterError) as error:
+            return self._fall_back(error)
+        session = Session(device, spec)
+        if where.must_fit and session.missing:
+            return self._cpu()
+        return session.join
+
+    def _cpu(self, url: str = "cpu:auto") -> Callable[[Arrivals], JoinResult]:
+        self.metrics["on_cpu"] = 1
+        # Spark has tasks for the other cores.
+        return open_cpu(url, self._task.spec, threads=1).join
+
+    def _fall_back(self, error: Exception) -> Callable[[Arrivals], JoinResult]:
+        if not self._task.where.fallback:
+            raise error
+        warnings.warn(f"slice {self._number} falls back to the CPU: {error}", RuntimeWarning, stacklevel=2)
+        self.metrics["fallbacks"] = 1
+        return self._cpu()
+
+    def _timed(self, arrivals: Arrivals) -> JoinResult:
+        start = time.perf_counter()
+        try:
+            result = self._join(arrivals)
+        except DeviceError as error:
+            self._join = self._fall_back(error)
+            result = self._join(arrivals)
+        self.metrics["joining"] += _micros(start)
+        return result
+
+    # Rows
+
+    def add(self, new: Arrivals, phase: Phase) -> Iterator[pa.RecordBatch]:
+        """Joins the next rows."""
+        counts = [len(side.time) for side in (new.r, new.s)]
+        if phase is Phase.OWN:
+            self._owned = [a + b for a, b in zip(self._owned, counts)]
+        else:
+            self.metrics["halo"] += sum(counts)
+        piece = self._pieces.add(new, phase)
+        pairs = 0
+        if piece.pairs is not None:
+            pairs = len(piece.pairs.r)
+            self._joined += piece.pairs.stats
+            # What has many pairs goes in smaller pieces, but the windows are read again with each.
+            most = max(PIECE, self._pieces.rows)
+            self.piece = max(LEAST_PIECE, min(most, MOST_PAIRS * sum(counts) // max(pairs, 1)))
+        yield from self._written(self._rows(piece, phase))
+
+    def undated(self, r: pa.Table, s: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Rows without event time, which join nothing."""
+        self.metrics["undated"] += r.num_rows + s.num_rows
+        for k, table in enumerate((r, s)):
+            if OUTER[self._task.how][k] and table.num_rows:
+                yield from self._written(self._alone(k, table, np.full(table.num_rows, -1)))
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """The rows that are left, then the counts."""
+        if last := self._pieces.finish():
+            yield from self._written(self._rows(last, Phase.AFTER))
+        self._check()
+        for field in fields(Stats):
+            self.metrics[field.name] = getattr(self._joined, field.name)
+        self.metrics["tuples"] = sum(self._owned)
+        self.metrics["pairs"] = self._emitted
+        self.metrics["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        nothing = [
+            pa.nulls(1, schema.field(name).type)
+            for schema, names in zip(self.schemas, self._task.columns)
+            for name in names
+        ]
+        numbers = [pa.nulls(1, type) for _, type in NUMBERS] if self._task.numbered else []
+        yield _batch(nothing, numbers, pa.array([[self.metrics[name] for name in METRICS]], _METRICS_TYPE))
+
+    def _check(self) -> None:
+        """Refuses other rows than those that were counted, where the ranks of later rows rest on that."""
+        if self._task.owned is None:
+            return
+        for name, now, owned in zip("rs", self._owned, self._task.owned):
+            if now != owned[self._number]:
                 raise DataError(
-                    f"{name} must give the same rows each time it is read, not {owned[number]} and then "
-                    f"{now} in slice {number}; persist() it, or use a time window"
+                    f"{name} must give the same rows each time it is read, not {owned[self._number]} and "
+                    f"then {now} in slice {self._number}; persist() it, or use a time window"
                 )
 
-    def _trim(self, rows: pa.Table) -> pa.Table:
-        """Without the halo rows that are too many for their window: halos come as whole slices."""
-        is_s, keep = rows["is_s"].to_numpy(), rows["own"].to_numpy().copy()
-        for side, size in ((False, self.spec.window.r), (True, self.spec.window.s)):
-            halo = np.flatnonzero(~keep & (is_s == side))
-            keep[halo[max(0, len(halo) - size) :]] = True
-        return rows.filter(pa.array(keep))
+    def _written(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        start = time.perf_counter()
+        yield from batches
+        self.metrics["writing"] += _micros(start)
 
-    def _arrivals(self, number: int, rows: pa.Table, r: pa.StructArray, s: pa.StructArray) -> Arrivals:
-        """The rows as they arrive. A halo ends where the slice begins, and so do its indexes."""
-        is_s, own = rows["is_s"].to_numpy(), rows["own"].to_numpy()
-        return self.spec.ordered(
-            pa.Table.from_struct_array(r),
-            pa.Table.from_struct_array(s),
-            is_s,
-            r_base=self.begin[0][number] - np.count_nonzero(~own & ~is_s),
-            s_base=self.begin[1][number] - np.count_nonzero(~own & is_s),
-            own=own,
+    def _rows(self, piece: Piece, phase: Phase) -> Iterator[pa.RecordBatch]:
+        """The pairs and the rows without a partner of a piece."""
+        task = self._task
+        r, s = (
+            side.rows.select(list(names))
+            for side, names in zip((piece.arrivals.r, piece.arrivals.s), task.columns)
         )
+        pairs = piece.pairs
+        if pairs is not None and (phase is Phase.OWN or task.numbered):
+            if task.ordered:
+                pairs = pairs.in_order(piece.arrivals)
+            if phase is Phase.OWN:
+                self._emitted += len(pairs.r)
+            r, s = ([column.combine_chunks() for column in table.columns] for table in (r, s))
+            for start in range(0, len(pairs.r), BATCH_ROWS):
+                chosen = [rows[start : start + BATCH_ROWS] for rows in (pairs.r, pairs.s)]
+                columns = [
+                    column.take(pa.array(rows)) for side, rows in zip((r, s), chosen) for column in side
+                ]
+                numbers = []
+                if task.numbered:
+                    numbers = [
+                        np.full(len(chosen[0]), phase is not Phase.OWN),
+                        piece.arrivals.r.index[chosen[0]],
+                        piece.arrivals.s.index[chosen[1]],
+                    ]
+                yield self._results(columns, numbers, len(chosen[0]))
+        for k, (side, rows) in enumerate(zip((piece.arrivals.r, piece.arrivals.s), piece.left)):
+            if len(rows):
+                yield from self._alone(k, side.rows.take(pa.array(rows)), side.index[rows])
+
+    def _alone(self, k: int, table: pa.Table, index: np.ndarray) -> Iterator[pa.RecordBatch]:
+        """Rows of R or S beside nothing."""
+        mine = table.select(list(self._task.columns[k]))
+        if self._task.decides:
+            self.metrics["alone"] += table.num_rows
+        for start in range(0, table.num_rows, BATCH_ROWS):
+            part = mine.slice(start, BATCH_ROWS)
+            count = min(BATCH_ROWS, table.num_rows - start)
+            other = self.schemas[1 - k]
+            nothing = [pa.nulls(count, other.field(name).type) for name in self._task.columns[1 - k]]
+            columns = [*part.columns, *nothing] if k == 0 else [*nothing, *part.columns]
+            numbers = []
+            if self._task.numbered:
+                none = pa.nulls(count, pa.int64())
+                own = pa.array(index[start : start + count])
+                numbers = [pa.array(np.zeros(count, bool)), *((own, none) if k == 0 else (none, own))]
+            yield self._results(columns, numbers, count)
+
+    def _results(self, columns: list, numbers: list, count: int) -> pa.RecordBatch:
+        plain = [
+            column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for column in columns
+        ]
+        return _batch(plain, list(map(pa.array, numbers)), pa.nulls(count, _METRICS_TYPE))
+
+
+#: Beside results of which Spark decides which stay: whether a pair belongs to another slice, and the numbers
+#: of its rows; a row that has left has one number, -1 if it cannot have had a partner.
+NUMBERS = (("foreign", pa.bool_()), ("r_number", pa.int64()), ("s_number", pa.int64()))
+
+
+def verdict(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Finds the rows without a partner, once Spark has taken out the pairs for which the condition fails.
+
+    Takes batches as a numbered `Task` yields them, in that order, and yields them without the numbers.
+    """
+    matched = [np.zeros(0, bool), np.zeros(0, bool)]  # by number
+    counts = {"pairs": 0, "alone": 0}
+    for _, batch in _runs(batches, "metrics"):
+        foreign, *numbers = (batch.column(name) for name, _ in NUMBERS)
+        rows = batch.drop_columns([name for name, _ in NUMBERS])
+        if batch.column("metrics").is_valid()[0].as_py():
+            # Slices end. The counts of the first are known now, and those after it had no rows.
+            metrics = batch.column("metrics").to_pylist()
+            for name, count in counts.items():
+                metrics[0][METRICS.index(name)] = count
+            last = rows.schema.get_field_index("metrics")
+            yield rows.set_column(last, "metrics", pa.array(metrics, _METRICS_TYPE))
+            matched, counts = [flags[:0] for flags in matched], {"pairs": 0, "alone": 0}
+            continue
+        both = pc.and_(numbers[0].is_valid(), numbers[1].is_valid())
+        pairs = pc.and_not(both, foreign)
+        keep = pairs
+        for k, number in enumerate(numbers):
+            highest = pc.max(number).as_py() or 0
+            if highest >= len(matched[k]):
+                matched[k] = np.concatenate([matched[k], np.zeros(highest + 1, bool)])
+            matched[k][number.filter(both).to_numpy()] = True
+            places = number.fill_null(-1).to_numpy()
+            missing = (places < 0) | ~matched[k][places]
+            keep = pc.or_(keep, pc.and_(pc.and_not(number.is_valid(), both), pa.array(missing)))
+        counts["pairs"] += pc.sum(pairs).as_py()
+        counts["alone"] += pc.sum(keep).as_py() - pc.sum(pairs).as_py()
+        yield rows.filter(keep)
 
 
 def check_architecture(device: Device, wanted: str | None) -> None:
@@ -124,6 +355,24 @@ def scheduled_device() -> str:
     return given.addresses[0]
 
 
-def _batch(r: pa.StructArray, s: pa.StructArray, metrics: dict[str, int] | None) -> pa.RecordBatch:
-    beside = pa.nulls(len(r), _METRICS_TYPE) if metrics is None else pa.array([metrics], _METRICS_TYPE)
-    return pa.RecordBatch.from_arrays([r, s, beside], names=["r", "s", "metrics"])
+def _runs(batches: Iterable[pa.RecordBatch], column: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Parts of batches in which a column has one value."""
+    for batch in batches:
+        values = batch.column(column)
+        if pa.types.is_list(values.type):
+            values = values.is_valid()
+        values = values.to_numpy(zero_copy_only=False)
+        cuts = np.flatnonzero(values[1:] != values[:-1]) + 1
+        for first, last in pairwise([0, *cuts.tolist(), len(values)]):
+            if first < last:
+                yield int(values[first]), batch.slice(first, last - first)
+
+
+def _micros(start: float) -> int:
+    return int((time.perf_counter() - start) * 1e6)
+
+
+def _batch(columns: list[pa.Array], numbers: list[pa.Array], metrics: pa.Array) -> pa.RecordBatch:
+    names = [f"c{k}" for k in range(len(columns))]
+    names += [name for name, _ in NUMBERS] if numbers else []
+    return pa.RecordBatch.from_arrays([*columns, *numbers, metrics], names=[*names, "metrics"])

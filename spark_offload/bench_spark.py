@@ -1,0 +1,139 @@
+"""`make bench`, third part: joins in Spark from end to end, against Spark alone in the same run.
+
+    batch       a band join over a time window, Parquet in, four columns of every pair out to Parquet,
+                against Spark's own join on hand-written bins
+
+Every measurement is a process of its own; ratios are between figures of one run.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from tabulate import tabulate
+
+from .bench_peers import NAMED, ON, SECOND, Query, _binned, _spark
+
+#: Seconds that one measurement may take.
+LIMIT = 1800
+REPEATS = 2
+ROWS = 2_000_000
+COLUMNS = ("r_id", "x", "s_id", "a")
+
+
+def written(name: str, rows: int) -> dict:
+    """The least time of a join of files to files, and for ours where it went."""
+    folder = Path(tempfile.mkdtemp())
+    query = Query(rows, SECOND, listed=True)
+    for part, table in zip("rs", query.streams):
+        pq.write_table(table, folder / f"{part}.parquet")
+    try:
+        run = (ours if name == "touchline" else hand_binned)(folder, query)
+        times, told = [], []
+        for _ in range(REPEATS + 1):
+            start = time.perf_counter()
+            told.append(run())
+            times.append(time.perf_counter() - start)
+        # The first run compiles, and starts workers.
+        best = min(range(1, REPEATS + 1), key=times.__getitem__)
+        found = sum(pq.ParquetFile(path).metadata.num_rows for path in (folder / "out").glob("*.parquet"))
+        return {"seconds": times[best], "found": found} | (told[best] or {})
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def ours(folder: Path, query: Query) -> Callable[[], dict]:
+    """The join of this repository, which reports how long its tasks read, joined and wrote."""
+    from pyspark.sql import Observation
+
+    from . import stream_join
+    from .job import observed
+
+    spark = _spark()
+
+    def run() -> dict:
+        r, s = (spark.read.parquet(str(folder / f"{part}.parquet")) for part in "rs")
+        observation = Observation()
+        result = stream_join(r, s, ON, query.window, "ts", columns=COLUMNS, observation=observation)
+        result.write.mode("overwrite").parquet(str(folder / "out"))
+        counts = observed(observation)
+        return {name: counts[name] for name in ("reading", "joining", "writing", "slices", "memory")}
+
+    return run
+
+
+def hand_binned(folder: Path, query: Query) -> Callable[[], None]:
+    """Spark alone, with an equality on bins of value and time."""
+    spark = _spark()
+
+    def run() -> None:
+        for part in "rs":
+            frame = spark.read.parquet(str(folder / f"{part}.parquet"))
+            _binned(frame, part, query.window).createOrReplaceTempView(part)
+        on = f"r.vbin = s.vbin AND r.tbin = s.tbin AND {query.condition}"
+        joined = spark.sql(f"SELECT {', '.join(NAMED)} FROM r JOIN s ON {on}")
+        joined.write.mode("overwrite").parquet(str(folder / "out"))
+
+    return run
+
+
+def batch(rows: int) -> None:
+    """Prints the time of both, their ratio, and the shares of ours."""
+    got = {name: _measured("written", name, rows) for name in ("touchline", "spark, hand-binned")}
+    mine = got["touchline"]
+    lines = []
+    for name, each in got.items():
+        if "seconds" not in each:
+            lines.append((name, each["why"]))
+            continue
+        ratio = f"{each['seconds'] / mine['seconds']:.1f}" if "seconds" in mine else ""
+        same = "yes" if each["found"] == mine.get("found") else "NO"
+        lines.append((name, f"{each['seconds']:.2f} s", ratio, f"{each['found']:,}", same))
+    print(f"\n{rows:,} x {rows:,} rows, window 1 s, Parquet to Parquet\n")
+    print(tabulate(lines, ("engine", "time", "times ours", "pairs", "same"), disable_numparse=True))
+    if "reading" in mine:
+        total = mine["reading"] + mine["joining"] + mine["writing"]
+        shares = ", ".join(f"{name} {mine[name] / total:.0%}" for name in ("reading", "joining", "writing"))
+        print(f"\nours, of the time in tasks: {shares}; {mine['slices']} tasks, ", end="")
+        print(f"{mine['memory'] / 2**20:,.0f} MiB at most in a worker")
+
+
+def _measured(name: str, *arguments) -> dict:
+    command = [sys.executable, "-m", "spark_offload.bench_spark", "--measure", name, json.dumps(arguments)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return {"why": f"more than {LIMIT} s"}
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "Error" in line or "Exception" in line]
+        return {"why": f"not run: {(lines or [f'exit status {done.returncode}'])[-1][:120]}"}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+MEASUREMENTS = {"written": written}
+
+
+def main() -> None:
+    """Prints the tables, or one measurement."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--measure", nargs=2, metavar=("NAME", "ARGUMENTS"), help=argparse.SUPPRESS)
+    parser.add_argument("--rows", type=int, default=ROWS, help="of each stream (default: %(default)s)")
+    options = parser.parse_args()
+    if options.measure:
+        name, arguments = options.measure
+        print(json.dumps(MEASUREMENTS[name](*json.loads(arguments))))
+        return
+    batch(options.rows)
+
+
+if __name__ == "__main__":
+    main()
