@@ -2,6 +2,7 @@
 
 PYTHON := .venv/bin/python
 STAMP := .venv/.ready
+BENCH_CPU = $(PYTHON) -m spark_offload.bench_cpu $(if $(RESUME),--resume)
 
 .PHONY: help setup test demo sim bitstream area timing engines figures power bench docs dist lint lock clean
 .DEFAULT_GOAL := help
@@ -50,13 +51,14 @@ figures: $(STAMP) ## MHz against cores up to a full ECP5; hours, goes on after a
 power: $(STAMP) ## relative power of 1, 2, 5 and 10 cores at equal throughput, by toggles
 	$(PYTHON) -m sim.power
 
-bench: $(STAMP) ## cycles per tuple of the larger configurations; the CPU engine against its peers (ONLY=steady RESUME=1)
+bench: $(STAMP) ## cycles per tuple of the larger configurations; the CPU engine and Spark joins against their peers (ONLY="steady spark" RESUME=1)
 	$(if $(ONLY),,$(PYTHON) -m sim.bench)
 	$(if $(ONLY),,$(PYTHON) -m sim.bench_insertion)
 	$(if $(ONLY),,$(PYTHON) -m sim.bench_probing)
 	$(if $(ONLY),,$(PYTHON) -m sim.bench_bisort)
 	timeout 1800 $(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
-	$(PYTHON) -m spark_offload.bench_cpu $(if $(ONLY),--only $(ONLY)) $(if $(RESUME),--resume)
+	$(if $(ONLY),$(if $(filter-out spark,$(ONLY)),$(BENCH_CPU) --only $(filter-out spark,$(ONLY))),$(BENCH_CPU))
+	$(if $(ONLY),$(if $(filter spark,$(ONLY)),$(PYTHON) -m spark_offload.bench_spark),$(PYTHON) -m spark_offload.bench_spark)
 
 docs: $(STAMP) ## write the pages that are made from definitions
 	$(PYTHON) -m hw.link_page

@@ -26,7 +26,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from host.pieces import OUTER, Phase
 from host.spec import JoinSpec
-from host.window import LONGEST
+from host.window import LONGEST, Window
 from hw.errors import DataError
 
 from .slices import SMALLEST
@@ -64,6 +64,23 @@ class FilePlan:
     cuts: tuple[int, ...]
     names: tuple[tuple[str, ...], tuple[str, ...]]  #: the columns that tasks need
     halos: tuple[tuple[int, int], tuple[int, int]]  #: how far R and S are read before and after a slice
+    halo: int  #: about how many rows tasks read for that
+
+    @property
+    def why(self) -> str:
+        """Why tasks read the files."""
+        groups = sum(map(len, self.groups))
+        return (
+            f"both sides are files as they are: {groups:,} row groups, of which tasks read "
+            f"{self.read / max(self.rows, 1):.1f} times the rows there are"
+        )
+
+    def live(self, window: Window) -> float:
+        """About how many rows of a stream a window holds."""
+        dated = [group for groups in self.groups for group in groups if group.undated < group.rows]
+        span = max(group.last for group in dated) - min(group.first for group in dated) if dated else 0
+        most = max(sum(group.rows for group in groups) for groups in self.groups)
+        return min(1.0, max(window.r, window.s) / max(span, 1)) * most
 
     @property
     def rows(self) -> int:
@@ -125,6 +142,7 @@ def plan_files(
         samples.append(read[1])
     w, (r_outer, s_outer) = spec.window, OUTER[how]
     halos = (w.r, w.s if s_outer else 0), (w.s, w.r if r_outer else 0)
+    samples = [np.sort(sample) for sample in samples]
     times = np.sort(np.concatenate(samples))
     rows = sum(group.rows for side in groups for group in side)
     session = frames[0].sparkSession
@@ -141,6 +159,7 @@ def plan_files(
             tuple(cuts.tolist()),
             (tuple(names[0]), tuple(names[1])),
             halos,
+            _halo(samples, cuts[1:], halos, rows),
         )
         if plan.read <= MOST_READ * rows:
             return plan
@@ -150,6 +169,17 @@ def plan_files(
                 f"row groups overlap or row groups are long; accepted is {MOST_READ}"
             )
         most = max(cores, most // 2)
+
+
+def _halo(samples: list[np.ndarray], cuts: np.ndarray, halos: tuple, rows: int) -> int:
+    """About how many rows slices read before and after their own, from a sample of the times."""
+    count = 0
+    for times, (before, after) in zip(samples, halos):
+        for cut in cuts.tolist():
+            ends = max(cut - before, _LOWEST), min(cut + after, LONGEST)
+            first, last = np.searchsorted(times, ends)
+            count += last - first
+    return int(count * rows / max(sum(map(len, samples)), 1))
 
 
 def _parquet_paths(frame: DataFrame) -> list[str] | str:

@@ -13,12 +13,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from tqdm import tqdm
 
+from host.pieces import OUTER
 from hw import tools
 from hw.errors import ParameterError, TouchlineError
 from hw.parameters import ARCHITECTURES
-from spark_offload.stream_join import OFFLOADS, StreamJoin
+from spark_offload.placement import FALLBACKS, OFFLOADS
+from spark_offload.stream_join import StreamJoin
 
 FORMATS = ("parquet", "csv", "json")
+#: What tasks spend their time with.
+TIMES = ("reading", "joining", "writing")
 #: Seconds in which Spark hands over the counts of an action that has ended.
 COUNTS_DUE = 60
 
@@ -44,7 +48,20 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
         "--tiebreak", nargs="+", default=[], metavar="COLUMN", help="order of rows of equal time"
     )
     parser.add_argument(
+        "--how", choices=OUTER, default="inner", help="which rows come out alone (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--by", nargs="+", default=[], metavar="COLUMN", help="keys, by which windows of rows are counted"
+    )
+    parser.add_argument("--columns", nargs="+", metavar="COLUMN", help="of the result (default: all)")
+    parser.add_argument(
         "--offload", choices=OFFLOADS, default="cpu", help="what joins (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--fallback",
+        choices=FALLBACKS,
+        default="error",
+        help="what happens where a device fails (default: %(default)s)",
     )
     parser.add_argument("--architecture", choices=ARCHITECTURES, help="default: that of the device")
     parser.add_argument(
@@ -75,6 +92,10 @@ def run(spark: SparkSession, options: argparse.Namespace) -> dict[str, int | str
         tiebreak=tuple(options.tiebreak),
         partitions=options.partitions,
         ordered=options.ordered,
+        how=options.how,
+        by=tuple(options.by),
+        columns=options.columns,
+        fallback=options.fallback,
     )
     observation = Observation()
     with progress(spark):
@@ -136,13 +157,21 @@ def progress(spark: SparkSession) -> Iterator[None]:
 def summary(counts: dict[str, int | str]) -> str:
     """The closing lines: what went in, what came out, and what it took."""
     tuples, cycles = counts["tuples"], counts["cycles"]
+    cpu = counts["device"].startswith("cpu:")
     lines = {
         "tuples": f"{tuples:,}",
         "without event time": f"{counts['undated']:,}" if counts["undated"] else None,
         "pairs": f"{counts['pairs']:,}",
+        "without a partner": f"{counts['alone']:,}" if counts["alone"] else None,
         "device": f"{counts['device']}, {counts['slices']:,} slices",
+        "joined by the CPU": f"{counts['on_cpu']:,} slices" if not cpu and counts["on_cpu"] else None,
+        "device failed in": f"{counts['fallbacks']:,} slices" if counts["fallbacks"] else None,
+        "halo": f"{counts['halo']:,} tuples, {counts['halo'] / max(tuples, 1):.1%}",
         "cycles": f"{cycles:,}" if cycles else None,
         "tuples per cycle": f"{tuples / cycles:.4f}" if cycles else None,
+        "comparisons": f"{counts['comparisons']:,}" if counts["comparisons"] else None,
+        "seconds in tasks": ", ".join(f"{name} {counts[name] / 1e6:.1f}" for name in TIMES),
+        "memory per task": f"{counts['memory'] / 2**20:,.0f} MiB at most",
     }
     return "\n".join(f"{name:<18}  {value}" for name, value in lines.items() if value is not None)
 

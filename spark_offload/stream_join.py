@@ -8,29 +8,23 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.conf import RuntimeConfig
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from host.condition import named_columns
-from host.cpu import open_cpu
-from host.device import open_when_free
 from host.encoding import is_sortable
 from host.output import result_names
 from host.pieces import OUTER, Phase, checked_how
-from host.session import Session
 from host.spec import JoinSpec
-from host.transport import TRANSPORTS
 from hw.errors import ParameterError, SpecError
-from hw.parameters import ARCHITECTURES
 
+from .explanation import Estimate, explained
 from .files import FilePlan, FileTask, plan_files
+from .placement import place
 from .shard import ShardedJoin
 from .slices import Slices, sort_keys
 from .streaming import both_streaming, check_streams, joined, shard_count
-from .task import METRICS, MOSTS, NUMBERS, Task, Where, check_architecture, verdict
+from .task import METRICS, MOSTS, NUMBERS, Task, verdict
 
-OFFLOADS = ("cpu", "sim", "fpga")
-AMOUNT = "spark.task.resource.fpga.amount"
 Length = str | int
 Names = Collection[str | tuple[str, str]]
 
@@ -54,6 +48,7 @@ def stream_join(
     how: str = "inner",
     by: Names = (),
     columns: Collection[str] | None = None,
+    fallback: str = "error",
 ) -> DataFrame:
     """The pairs of rows of `r` and `s` for which `on` holds while both are in their windows.
 
@@ -67,12 +62,15 @@ def stream_join(
     also give the rows of R, of S or of both that have no partner, with NULL beside them.
 
     `offload` says what joins: "cpu", the task's own core, where `device` may name a structure, such as
-    cpu:bisort; "sim", the simulated gateware of `architecture` (handshake) or of the URL `device`; or "fpga",
+    cpu:bisort; "sim", the simulated gateware of `architecture` (handshake) or of the URL `device`; "fpga",
     the device at the URL `device` (serial:, tcp: or xdma:), at which tasks take turns, and without one the
-    devices that Spark schedules as the resource "fpga", one for each task. A device that is not of the
-    `architecture` that is asked for is refused; the CPU has none, and needs none to be named.
+    devices that Spark schedules as the resource "fpga", one for each task; or "auto", such a device if there
+    is one that takes all dimensions of the join, and else the CPU. Where a device fails, that is an error, or
+    the CPU joins, with a warning, if `fallback` is "cpu". A device that is not of the `architecture` that is
+    asked for is refused; the CPU has none, and needs none to be named.
     `partitions` says into how many slices, each a task, history is cut. The call itself reads the columns
-    of the arrival order once, to choose the cuts.
+    of the arrival order once, to choose the cuts. Tasks read what is in Parquet files for themselves, where
+    they can do that exactly as Spark does.
 
     All columns of both sides come out, or those that `columns` names; a name that both have becomes `r_name`
     and `s_name`. The first action on the result gives `observation` the counts of `task.METRICS`. If
@@ -81,7 +79,7 @@ def stream_join(
     """
     join = StreamJoin(
         *(r, s, on, window, time, offload, architecture, device, tiebreak, partitions, ordered),
-        *(how, by, columns),
+        *(how, by, columns, fallback),
     )
     return join.frame(observation)
 
@@ -92,10 +90,14 @@ def explain(
     on: str,
     window: Length | tuple[Length, Length],
     time: str | tuple[str, str],
+    measure: bool = False,
     **options,
 ) -> str:
-    """What `stream_join` with the same arguments would do, and where. No Spark job runs."""
-    return StreamJoin(r, s, on, window, time, **options).explain()
+    """What `stream_join` with the same arguments would do, and where.
+
+    Spark jobs run only to `measure`: they count rows, and those that tasks read besides their own.
+    """
+    return StreamJoin(r, s, on, window, time, **options).explain(measure)
 
 
 @dataclass
@@ -116,14 +118,9 @@ class StreamJoin:
     how: str = "inner"
     by: Names = ()
     columns: Collection[str] | None = None
+    fallback: str = "error"
 
     def __post_init__(self):
-        if self.offload not in OFFLOADS:
-            raise ParameterError(f"offload must be one of {', '.join(OFFLOADS)}, not {self.offload!r}")
-        if self.architecture not in (None, *ARCHITECTURES):
-            raise ParameterError(
-                f"architecture must be one of {', '.join(ARCHITECTURES)} or None, not {self.architecture!r}"
-            )
         if self.partitions is not None and (type(self.partitions) is not int or self.partitions < 1):
             raise ParameterError(f"partitions must be a positive integer or None, not {self.partitions!r}")
         for name, frame in (("r", self.r), ("s", self.s)):
@@ -154,37 +151,35 @@ class StreamJoin:
             raise ParameterError(f"ordered needs how='inner' and one order of all rows, not {what}")
         if self.spec.left:
             self._check_residual()
-        if self.offload != "fpga":
-            default = {"cpu": "cpu:auto", "sim": f"sim:{self.architecture or ARCHITECTURES[0]}"}
-            self.device = self.device or default[self.offload]
-        if self.device is None:
-            _check_resources(conf)
-            self._where = f"{self.spec.explain()}\non the device that Spark gives to the task, as it fits"
-            return
-        accepted = TRANSPORTS if self.offload == "fpga" else (self.offload,)
-        if self.device.partition(":")[0] not in accepted:
-            schemes = ", ".join(f"{name}:" for name in accepted)
-            raise ParameterError(
-                f"with offload={self.offload!r} device must be a URL that starts with {schemes}, "
-                f"not {self.device!r}"
-            )
-        if self.offload == "cpu":
-            self._where = open_cpu(self.device, self.spec, threads=1).explain()
-            return
-        with open_when_free(self.device) as device:  # here, so that a bad URL fails before any task starts
-            check_architecture(device, self.architecture)
-            self._where = Session(device, self.spec).explain()
+        self.placement = place(self.spec, self.offload, self.device, self.architecture, self.fallback, conf)
+        self.device = self.placement.where.device
 
-    def explain(self) -> str:
-        """Where each part of the join runs, and in how many tasks."""
+    def explain(self, measure: bool = False) -> str:
+        """Where each part of the join runs and why, in how many tasks, and what rows are read besides."""
+        plan = "streams go through shards" if self.streaming else self._files()
         most = self.partitions or self.r.sparkSession.conf.get("spark.sql.shuffle.partitions")
-        what = "a core" if self.offload == "cpu" else "a device"
-        return "\n".join(
-            [
-                self._where,
-                f"in at most {most} tasks, each with {what}, a slice of history and the window before it",
-            ]
-        )
+        if isinstance(plan, FilePlan):
+            most, source = len(plan), f"tasks read Parquet, because {plan.why}"
+            estimate = Estimate(plan.rows, plan.halo, len(plan), plan.live(self.spec.window))
+        else:
+            source = f"Spark shuffles them, because {plan}"
+            estimate = "rows are counted when the join starts, or by explain(..., measure=True)"
+            if measure and not self.streaming:
+                estimate = self._measured()
+                most = estimate.tasks
+        what = "a core" if (self.device or "").startswith("cpu:") else "a device"
+        tasks = f"in at most {most} tasks, each with {what}, a slice of history and the window before it"
+        return explained(self.spec, self.how, self.placement, tasks, source, estimate)
+
+    def _measured(self) -> Estimate:
+        """Counts rows and halos, in two Spark jobs."""
+        rows, slices = self._sliced()
+        spread = rows.agg(F.sum(F.col("last") - F.col("first")), F.max("t") - F.min("t")).first()
+        count, window = sum(slices.r) + sum(slices.s), self.spec.window
+        live = float(max(window.r, window.s))
+        if window.kind == "time":
+            live = min(1.0, live / max(spread[1] or 0, 1)) * max(sum(slices.r), sum(slices.s))
+        return Estimate(count, spread[0] or 0, len(slices), live)
 
     def frame(self, observation: Observation | None = None) -> DataFrame:
         """The result. Of batches, reads the columns of the arrival order to choose the cuts."""
@@ -194,7 +189,7 @@ class StreamJoin:
             return self._columns(joined(self.r, self.s, join))
         task = Task(
             self.spec,
-            Where(self.device, self.architecture),
+            self.placement.where,
             columns=self._carried,
             how=self.how,
             decides=not self.spec.left,
@@ -230,13 +225,11 @@ class StreamJoin:
                 total = (F.max if name in MOSTS else F.sum)(F.get("metrics", F.lit(k)))
                 yield F.coalesce(total, F.lit(0)).alias(name)
 
-    def _shuffled(self, task: Task) -> DataFrame:
-        """What the task gives for slices that Spark's shuffle brings together."""
+    def _sliced(self) -> tuple[DataFrame, Slices]:
+        """All rows with the slice that owns them, and the first and the last that needs them."""
         rows = self._side("r").union(self._side("s"))
         order = rows.drop("r", "s")
         slices = Slices.measure(order.where("t IS NOT NULL"), self.partitions)
-        if self.spec.window.kind == "rows":
-            task = replace(task, owned=(slices.r, slices.s))
         number = slices.number(
             [F.col(name) for name in order.columns], [field.dataType for field in order.schema]
         )
@@ -250,11 +243,18 @@ class StreamJoin:
             firsts = [F.least(*firsts)] * 2  # what is counted must all be there
         lasts = [slices.last(stream, *given) for stream in "rs"]
         first, last = (F.when(F.col("is_s"), s).otherwise(r) for r, s in (firsts, lasts))
+        return rows.withColumn("owner", number).withColumns({"first": first, "last": last}), slices
+
+    def _shuffled(self, task: Task) -> DataFrame:
+        """What the task gives for slices that Spark's shuffle brings together."""
+        rows, slices = self._sliced()
+        if self.spec.window.kind == "rows":
+            task = replace(task, owned=(slices.r, slices.s))
+        order = rows.drop("r", "s", "owner", "first", "last")
         phase = F.when(F.col("owner") == F.col("slice"), Phase.OWN.value)
         phase = phase.when(F.col("owner") < F.col("slice"), Phase.BEFORE.value).otherwise(Phase.AFTER.value)
         return (
-            rows.withColumn("owner", number)
-            .withColumn("slice", F.explode(F.sequence(first, last)))
+            rows.withColumn("slice", F.explode(F.sequence("first", "last")))
             .repartitionById(len(slices), "slice")
             .withColumn("phase", phase)
             .sortWithinPartitions("slice", "phase", *order.columns, *self._values("r"), *self._values("s"))
@@ -405,24 +405,6 @@ def _quoted(name: str) -> Column:
     """A column by its whole name, dots and all."""
     escaped = name.replace("`", "``")
     return F.col(f"`{escaped}`")
-
-
-def _check_resources(conf: RuntimeConfig) -> None:
-    """Refuses settings with which a task would get no device of its own, or would never start."""
-    amount, setting = conf.get(AMOUNT, None), f"{AMOUNT}=1"
-    if amount is None:
-        raise ParameterError(
-            "with offload='fpga' device must be a URL, or Spark must schedule devices "
-            f"({setting}, and spark.executor.resource.fpga.amount with its discoveryScript), not None"
-        )
-    if float(amount) != 1:
-        raise ParameterError(f"{AMOUNT} must be 1, a device for each task, not {amount!r}")
-    master = conf.get("spark.master", "")
-    if master.startswith("local") and not master.startswith("local-cluster"):
-        raise ParameterError(
-            f"with offload='fpga' and {setting} spark.master must be a cluster, where Spark schedules "
-            f"devices, not {master!r}; give device="
-        )
 
 
 def _has_variant(kind: T.DataType) -> bool:

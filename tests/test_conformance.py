@@ -11,11 +11,12 @@ failure prints the one command that repeats it.
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from host.choice import STRUCTURES
@@ -378,3 +379,46 @@ def test_spark(spark, offload, device, condition, window, rng):
         partitions=int(rng.integers(1, 6)),
     )
     assert Counter(_pairs(joined.select("r_id", "s_id").toArrow())) == given.expected
+
+
+@pytest.mark.parametrize(
+    "source, how, by, residual, window",
+    [
+        ("rows", "full", "k", False, "uneven_rows"),
+        ("rows", "right", "", True, "rows"),
+        ("rows", "left", "k", True, "time"),
+        ("files", "left", "", True, "time"),
+        ("files", "full", "k", False, "uneven_time"),
+        ("files", "inner", "", False, "time"),
+    ],
+)
+def test_spark_joins_of_every_kind(spark, tmp_path, source, how, by, residual, window, rng):
+    """Outer, by key, with a term that Spark evaluates; through a shuffle, or from files that tasks read."""
+    from spark_offload.files import FilePlan
+    from spark_offload.stream_join import StreamJoin
+
+    p = parameters("default")
+    given = problem(rng, 300, "two_bands", window, p, by)
+    on = CONDITIONS["two_bands"][0]
+    if residual:
+        on += " AND concat(r.k, s.k) LIKE 'a%'"
+        keys = [dict(zip(t["id"].to_pylist(), t["k"].to_pylist())) for t in (given.r, given.s)]
+        starts = {(i, j): _both(keys[0][i], keys[1][j]) for i, j in given.expected}
+        kept = [pair for pair in starts if starts[pair] and (keys[0][pair[0]] + keys[1][pair[1]])[:1] == "a"]
+        given = replace(given, expected=Counter({pair: given.expected[pair] for pair in kept}))
+    frames = [spark.createDataFrame(table) for table in (given.r, given.s)]
+    if source == "files":
+        for name, table in (("r", given.r), ("s", given.s)):
+            pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=int(rng.integers(20, 200)))
+        frames = [spark.read.parquet(str(tmp_path / f"{name}.parquet")) for name in "rs"]
+    join = StreamJoin(
+        *frames,
+        on,
+        WINDOWS[window](p)[0],
+        "ts",
+        how=how,
+        by=[by] if by else [],
+        partitions=int(rng.integers(1, 5)),
+    )
+    assert isinstance(join._files(), FilePlan) == (source == "files")
+    assert Counter(_pairs(join.frame().select("r_id", "s_id").toArrow())) == given.outer(how)

@@ -12,6 +12,7 @@ import pytest
 
 from spark_offload import stream_join
 from spark_offload.cli import main
+from spark_offload.stream_join import StreamJoin
 
 from ..sim.test_board import TEXT
 
@@ -76,3 +77,16 @@ def test_devices_and_selftest_from_the_command_line(board, capsys):
     assert (
         capsys.readouterr().err == "touchline: tcp:nowhere: a tcp: URL must be tcp:HOST:PORT, not 'nowhere'\n"
     )
+
+
+def test_auto_takes_a_board_that_fits(spark, board):
+    r = spark.sql("SELECT id AS t, id AS x, id AS y FROM range(5)")
+    s = spark.sql("SELECT id AS t, id AS a, id AS b FROM range(5)")
+    given = {"window": 2, "time": "t", "offload": "auto", "device": board}
+    fits = StreamJoin(r, s, "r.x BETWEEN s.a - 2 AND s.a + 2", **given)
+    assert (fits.placement.runs_on, fits.placement.why) == (board, "the device takes all dimensions")
+    bands = [f"r.{p} * {k} BETWEEN s.{q} - 2 AND s.{q} + 2" for k in (1, 2, 3) for p, q in ("xa", "yb")]
+    many = StreamJoin(r, s, " AND ".join(bands), **given)
+    assert (many.placement.runs_on, many.placement.why) == ("the CPU", "the device does not fit")
+    assert many.placement.refused.startswith(f"{board} because it has no dimension for `")
+    assert many.frame().count() == 5

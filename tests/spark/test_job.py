@@ -48,12 +48,24 @@ def test_summary(files, capsys):
     assert main(line(files, offload=["sim"])) == 0
     lines = dict(text.split("  ", 1) for text in capsys.readouterr().out.splitlines())
     assert [name.strip() for name in lines] == [
-        "tuples", "without event time", "pairs", "device", "cycles", "tuples per cycle"
+        "tuples", "without event time", "pairs", "device", "halo", "cycles", "tuples per cycle",
+        "comparisons", "seconds in tasks", "memory per task",
     ]  # fmt: skip
     values = [value.strip() for value in lines.values()]
     assert values[:4] == ["39", "1", "55", "sim:handshake, 2 slices"]
-    cycles = int(values[4].replace(",", ""))
-    assert values[5] == f"{39 / cycles:.4f}"
+    assert values[4].endswith("%") and values[9].endswith(" MiB at most")
+    cycles = int(values[5].replace(",", ""))
+    assert values[6] == f"{39 / cycles:.4f}"
+
+
+def test_outer_by_key_on_whatever_there_is(spark, files, capsys):
+    options = {"how": ["left"], "by": ["ts"], "columns": ["x", "a"], "offload": ["auto"], "fallback": ["cpu"]}
+    assert main(line(files, "json", **options)) == 0
+    result = spark.read.parquet(str(files / "out"))
+    assert result.columns == ["x", "a"]
+    assert sorted(map(tuple, result.collect())) == [(x, x if x != 3 else None) for x in range(20)]
+    lines = dict(text.split("  ", 1) for text in capsys.readouterr().out.splitlines())
+    assert lines["without a partner "].strip() == "1"
 
 
 def test_windows_and_times_of_their_own(spark, files):

@@ -23,7 +23,7 @@ from hw.errors import DeviceError, ParameterError
 from hw.frame import Link
 from hw.tools import java
 from sim.link_model import LinkModel
-from spark_offload.stream_join import AMOUNT, _check_resources
+from spark_offload.placement import AMOUNT, check_resources
 from spark_offload.task import scheduled_device
 
 from ..links import PARAMETERS
@@ -120,7 +120,7 @@ def test_tasks_get_devices_of_their_own_and_find_them_clean(discovery, rng, tmp_
 )
 def test_settings_without_a_device_for_each_task_are_refused(conf, message):
     with pytest.raises(ParameterError) as error:
-        _check_resources(conf)
+        check_resources(conf, "fpga")
     assert str(error.value) == message
 
 

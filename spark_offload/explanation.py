@@ -1,0 +1,87 @@
+"""Explanation: a plan as text and as a small table, in the form that users of spark-rapids know."""
+
+from dataclasses import dataclass
+
+from tabulate import tabulate
+
+from host.spec import JoinSpec
+from hw.parameters import Parameters
+
+from .placement import Placement
+
+#: Architectures in which a tuple takes as many cycles as a lane has places to compare it with.
+_SCANNING = ("handshake", "opblock", "splitjoin")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What is known of the rows: counted, or read from the files."""
+
+    rows: int  #: of both streams
+    halo: int  #: that tasks read besides
+    tasks: int
+    live: float  #: rows of a stream that a window holds on average
+
+    @property
+    def overhead(self) -> float:
+        """Rows read besides, as a share of all rows."""
+        return self.halo / max(self.rows, 1)
+
+    def runs(self, parameters: Parameters) -> tuple[int, int]:
+        """About how many tiles a device goes through, and how many cycles it takes."""
+        each = (self.rows + self.halo) / self.tasks
+        if self.live <= parameters.capacity:
+            tiles, moved = 1, each
+        else:
+            tiles = max(1, -(-int(each / 2) // parameters.capacity))
+            moved = tiles * (2 * parameters.capacity + self.live)
+        cycles = (moved + tiles * parameters.capacity) * (parameters.segment // parameters.lanes)
+        return tiles * self.tasks, int(cycles * self.tasks)
+
+
+def explained(
+    spec: JoinSpec, how: str, placement: Placement, tasks: str, source: str, estimate: Estimate | str
+) -> str:
+    """Where each part of a join runs and why, what does not run there, and what that takes.
+
+    `tasks` says how many there are, `source` how rows come to them.
+    """
+    lines, table = [], [("join", placement.runs_on, placement.why)]
+    if placement.refused:
+        device, _, reason = placement.refused.partition(" because ")
+        lines.append(f"!join <{how}> cannot run on {device} because {reason}; it runs on {placement.runs_on}")
+    else:
+        lines.append(f"*join <{how}> will run on {placement.runs_on}")
+    for k, dim in enumerate(spec.dimensions):
+        what = "window" if dim.role != "value" else "condition"
+        if k in placement.missing:
+            reason = "no device dimension is free and as general"
+            lines.append(f"  !{what} <{dim.text}> cannot run on {placement.runs_on} because {reason}")
+            table.append((dim.text, "the host", reason))
+        else:
+            lines.append(f"  *{what} <{dim.text}> will run on {placement.runs_on}")
+            again = "" if dim.exact else "; the host rechecks pairs, because codes are coarser than values"
+            table.append((dim.text, placement.runs_on, f"point in box{again}"))
+    for term in spec.left:
+        lines.append(f"  !condition <{term.text}> cannot run on {placement.runs_on} because {term.reason}")
+        table.append((term.text, "Spark", f"on each pair, because {term.reason}"))
+    total = 1 + len(spec.dimensions) + len(spec.left)
+    lines.append(f"accelerated {sum('*' in line[:3] for line in lines)} out of {total}")
+    table.append(("rows", source.partition(", because ")[0], source.partition(", because ")[2]))
+    if how != "inner":
+        decides = "Spark, then a task" if spec.left else "tasks"
+        table.append((f"{how} rows without a partner", decides, "as they leave their window"))
+    if isinstance(estimate, Estimate):
+        halo = f"{estimate.halo:,} rows, {estimate.overhead:.1%} of {estimate.rows:,}"
+        told = [("tasks", f"{estimate.tasks:,}", ""), ("halo", halo, "what tasks read besides their own")]
+        if placement.parameters and placement.parameters.architecture in _SCANNING:
+            tiles, cycles = estimate.runs(placement.parameters)
+            live = (
+                f"windows hold about {estimate.live:,.0f} rows, the device {placement.parameters.capacity:,}"
+            )
+            told += [("tiles", f"about {tiles:,}", live), ("cycles", f"about {cycles:,}", "")]
+        table += told
+    else:
+        table.append(("halo, tiles, cycles", "not known yet", estimate))
+    small = tabulate(table, ("part", "runs on", "why"), disable_numparse=True)
+    return "\n".join([placement.detail, tasks, *lines, "", small])

@@ -1,0 +1,157 @@
+"""What joins: `auto`, devices that fail, and how `explain` tells it."""
+
+import warnings
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import Observation
+
+from host import device
+from host.session import Session
+from host.spec import JoinSpec
+from hw.errors import DeviceError, ParameterError
+from spark_offload import explain, stream_join
+from spark_offload.stream_join import StreamJoin
+from spark_offload.task import METRICS, Task, Where
+
+from ..configurations import DEVICES, parameters
+
+BAND = "r.x BETWEEN s.a - 1 AND s.a + 1"
+NOWHERE = "tcp:127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def streams(spark):
+    rng = np.random.default_rng(2)
+    return tuple(
+        spark.createDataFrame(
+            pa.table({"t": rng.integers(0, 60, 200), name: rng.integers(0, 20, 200), "note": ["n"] * 200})
+        )
+        for name in "xa"
+    )
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """A device that does not answer is asked once."""
+    monkeypatch.setattr(device, "BUSY_SECONDS", -1)
+
+
+def test_auto_without_a_device_is_the_cpu(streams):
+    join = StreamJoin(*streams, BAND, 3, "t", offload="auto")
+    assert (join.placement.runs_on, join.device) == ("the CPU", "cpu:auto")
+    assert join.placement.why == "no device is given, and Spark schedules none"
+
+
+def test_auto_never_simulates(streams):
+    with pytest.raises(ParameterError) as caught:
+        stream_join(*streams, BAND, 3, "t", offload="auto", device="sim:handshake")
+    assert str(caught.value) == (
+        "with offload='auto' device must be a URL that starts with cpu:, serial:, tcp:, xdma:, "
+        "not 'sim:handshake'"
+    )
+
+
+def test_a_device_that_fails_before_the_join(streams, impatient):
+    arguments = (*streams, BAND, 3, "t", "fpga", None, NOWHERE)
+    with pytest.raises(DeviceError, match="cannot be opened"):
+        stream_join(*arguments)
+    with pytest.warns(RuntimeWarning, match="fails, and the CPU joins instead"):
+        join = StreamJoin(*arguments, fallback="cpu", partitions=2)
+    told = join.explain().splitlines()
+    assert any(line.startswith(f"!join <inner> cannot run on {NOWHERE} because ") for line in told)
+    observation = Observation()
+    assert join.frame(observation).count() == stream_join(*streams, BAND, 3, "t").count() > 0
+    assert observation.get["on_cpu"] == 2
+
+
+def test_unknown_fallback(streams):
+    with pytest.raises(ParameterError) as caught:
+        stream_join(*streams, BAND, 3, "t", fallback="gpu")
+    assert str(caught.value) == "fallback must be one of error, cpu, not 'gpu'"
+
+
+def rows(r, s):
+    """All rows of two sorted tables as one slice, as Spark hands it to a task."""
+    times = np.concatenate([r["t"].to_numpy(), s["t"].to_numpy()])
+    is_s = np.repeat([False, True], [r.num_rows, s.num_rows])
+    order = np.lexsort([is_s, times])
+    structs = [pa.array(table.to_pylist(), pa.struct(table.schema)) for table in (r, s)]
+    parts = [
+        pa.concat_arrays([structs[0], pa.nulls(s.num_rows, structs[0].type)]),
+        pa.concat_arrays([pa.nulls(r.num_rows, structs[1].type), structs[1]]),
+    ]
+    columns = [np.zeros(len(order), np.int32), np.ones(len(order), np.int32), is_s[order], times[order]]
+    arrays = [*map(pa.array, columns), *(part.take(pa.array(order)) for part in parts)]
+    return pa.RecordBatch.from_arrays(arrays, names=["slice", "phase", "is_s", "t", "r", "s"])
+
+
+@pytest.mark.parametrize("url", [NOWHERE, DEVICES["parallel"]], ids=["absent", "dies"])
+def test_a_device_that_fails_in_a_task(impatient, monkeypatch, rng, url):
+    """The CPU joins the rest of the slice, and all that the device had not answered."""
+    r, s = (
+        pa.table({"t": np.sort(rng.integers(0, 40, 80)), name: rng.integers(0, 9, 80), "id": np.arange(80)})
+        for name in "xa"
+    )
+    spec = JoinSpec(BAND, 3, "t", r.schema, s.schema)
+    join, calls = Session.join, []
+
+    def dies(self, arrivals):
+        calls.append(arrivals)
+        if len(calls) > 2:
+            raise DeviceError("the device does not answer")
+        return join(self, arrivals)
+
+    monkeypatch.setattr(Session, "join", dies)
+    for name in ("FIRST_PIECE", "PIECE", "LEAST_PIECE"):
+        monkeypatch.setattr(f"spark_offload.task.{name}", 25)
+    batch = rows(r, s)
+    parts = [batch.slice(start, 10) for start in range(0, batch.num_rows, 10)]
+    columns = ("id",), ("id",)
+    with pytest.raises(DeviceError):
+        list(Task(spec, Where(url), columns)(parts))
+    calls.clear()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        task = Task(spec, Where(url, fallback=True), columns)
+        found = [row for batch in task(parts) for row in batch.to_pylist()]
+    [told] = [str(warning.message) for warning in heard]
+    assert told.startswith("slice 0 falls back to the CPU: ")
+    metrics = dict(zip(METRICS, found.pop()["metrics"]))
+    assert (metrics["fallbacks"], metrics["on_cpu"], metrics["tuples"]) == (1, 1, 160)
+    near = (np.abs(r["t"].to_numpy()[:, None] - s["t"].to_numpy()) <= 3) & (
+        np.abs(r["x"].to_numpy()[:, None] - s["a"].to_numpy()) <= 1
+    )
+    expected = Counter(zip(*(rows.tolist() for rows in np.nonzero(near))))
+    assert Counter((row["c0"], row["c1"]) for row in found) == expected
+
+
+def test_explain_is_a_list_and_a_table(streams):
+    on = f"{BAND} AND r.note LIKE s.note"
+    lines = explain(*streams, on, 3, "t", "sim", device=DEVICES["parallel"], partitions=3).splitlines()
+    assert f"*join <inner> will run on {DEVICES['parallel']}" in lines
+    assert f"  *condition <{BAND}> will run on {DEVICES['parallel']}" in lines
+    refused = f"  !condition <r.note LIKE s.note> cannot run on {DEVICES['parallel']}"
+    assert f"{refused} because it is not point-in-box" in lines
+    assert "accelerated 3 out of 4" in lines
+    assert any(line.split() == ["part", "runs", "on", "why"] for line in lines)
+    assert lines[-1].startswith("halo, tiles, cycles ")
+
+
+def test_estimates_are_near_what_is_counted(streams):
+    """Halo, tiles and cycles, for windows that a device holds and for larger ones."""
+    options = {"offload": "sim", "device": DEVICES["parallel"], "partitions": 3}
+    capacity = parameters("parallel").capacity
+    for window in (1, 40):
+        observation = Observation()
+        text = explain(*streams, BAND, window, "t", measure=True, **options)
+        stream_join(*streams, BAND, window, "t", observation=observation, **options).count()
+        counts = observation.get
+        told = {line.split()[0]: line for line in text.splitlines() if line.strip()}
+        assert int(told["halo"].split()[1]) == counts["halo"]
+        for name in ("tiles", "cycles"):
+            estimate = int(told[name].split()[2].replace(",", ""))
+            print(window, name, estimate, counts[name])
+            assert 0.4 * counts[name] <= estimate <= 2.5 * counts[name], (window, capacity, text)
