@@ -2,6 +2,7 @@
 
     batch       a band join over a time window, Parquet in, four columns of every pair out to Parquet,
                 against Spark's own join on hand-written bins
+    scale       20M x 20M rows, and the memory that it takes
 
 Every measurement is a process of its own; ratios are between figures of one run.
 """
@@ -19,12 +20,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from tabulate import tabulate
 
-from .bench_peers import NAMED, ON, SECOND, Query, _binned, _spark
+from .bench_cpu import machine
+from .bench_peers import NAMED, ON, SECOND, Query, _binned, _spark, stream
 
 #: Seconds that one measurement may take.
 LIMIT = 1800
 REPEATS = 2
-ROWS = 2_000_000
+ROWS, LARGE = 2_000_000, 20_000_000
+#: For the large join: a row has about one partner.
+SELECTIVE = "r.x BETWEEN s.a - 2 AND s.a + 2"
 COLUMNS = ("r_id", "x", "s_id", "a")
 
 
@@ -84,8 +88,49 @@ def hand_binned(folder: Path, query: Query) -> Callable[[], None]:
     return run
 
 
-def batch(rows: int) -> None:
+def scaled(rows: int) -> dict:
+    """Counts of a join with few pairs for each row, written."""
+    from pyspark.sql import Observation
+
+    from . import stream_join
+    from .job import observed
+
+    folder = Path(tempfile.mkdtemp())
+    try:
+        for part, value, seed in (("r", "x", 1), ("s", "a", 2)):
+            pq.write_table(stream(value, rows, seed), folder / f"{part}.parquet")
+        spark = _spark()
+        r, s = (spark.read.parquet(str(folder / f"{part}.parquet")) for part in "rs")
+        observation = Observation()
+        start = time.perf_counter()
+        result = stream_join(r, s, SELECTIVE, SECOND, "ts", columns=COLUMNS, observation=observation)
+        result.write.parquet(str(folder / "out"))
+        return observed(observation) | {"seconds": time.perf_counter() - start}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def scale(rows: int | None) -> None:
+    """Prints what a task of a large join takes."""
+    rows = rows or LARGE
+    got = _measured("scaled", rows)
+    print(f"\n{rows:,} x {rows:,} rows, window 1 s, {SELECTIVE}, on {machine()}\n")
+    if "why" in got:
+        print(got["why"])
+        return
+    lines = {
+        "pairs": f"{got['pairs']:,}",
+        "tasks": f"{got['slices']:,}",
+        "halo": f"{got['halo']:,} rows, {got['halo'] / (2 * rows):.3%}",
+        "memory of a worker": f"{got['memory'] / 2**20:,.0f} MiB at most",
+        "rows per second": f"{2 * rows / got['seconds']:,.0f}",
+    }
+    print(tabulate(lines.items(), tablefmt="plain", disable_numparse=True))
+
+
+def batch(rows: int | None) -> None:
     """Prints the time of both, their ratio, and the shares of ours."""
+    rows = rows or ROWS
     got = {name: _measured("written", name, rows) for name in ("touchline", "spark, hand-binned")}
     mine = got["touchline"]
     lines = []
@@ -117,7 +162,8 @@ def _measured(name: str, *arguments) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-MEASUREMENTS = {"written": written}
+MEASUREMENTS = {"written": written, "scaled": scaled}
+SECTIONS = {"batch": batch, "scale": scale}
 
 
 def main() -> None:
@@ -126,13 +172,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--measure", nargs=2, metavar=("NAME", "ARGUMENTS"), help=argparse.SUPPRESS)
-    parser.add_argument("--rows", type=int, default=ROWS, help="of each stream (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION")
+    parser.add_argument("--rows", type=int, help=f"of each stream (default: {ROWS:,}, {LARGE:,} for scale)")
     options = parser.parse_args()
     if options.measure:
         name, arguments = options.measure
         print(json.dumps(MEASUREMENTS[name](*json.loads(arguments))))
         return
-    batch(options.rows)
+    for name in options.only:
+        SECTIONS[name](options.rows)
 
 
 if __name__ == "__main__":

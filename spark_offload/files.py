@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from host.pieces import OUTER, Phase
 from host.spec import JoinSpec
@@ -184,7 +183,7 @@ def _halo(samples: list[np.ndarray], cuts: np.ndarray, halos: tuple, rows: int) 
 
 def _parquet_paths(frame: DataFrame) -> list[str] | str:
     """The files of a DataFrame that is nothing but some columns of Parquet files, or why it is not that."""
-    if not isinstance(frame, ClassicDataFrame):
+    if not hasattr(frame, "_jdf"):
         return "is a DataFrame of Spark Connect, which does not show its files"
     plan = frame._jdf.queryExecution().optimizedPlan()
     while plan.getClass().getSimpleName() == "Project":

@@ -90,6 +90,7 @@ def explain(
     on: str,
     window: Length | tuple[Length, Length],
     time: str | tuple[str, str],
+    *,
     measure: bool = False,
     **options,
 ) -> str:

@@ -65,7 +65,7 @@ def test_outer_by_key_on_whatever_there_is(spark, files, capsys):
     assert result.columns == ["x", "a"]
     assert sorted(map(tuple, result.collect())) == [(x, x if x != 3 else None) for x in range(20)]
     lines = dict(text.split("  ", 1) for text in capsys.readouterr().out.splitlines())
-    assert lines["without a partner "].strip() == "1"
+    assert lines["without a partner"].strip() == "1"
 
 
 def test_windows_and_times_of_their_own(spark, files):

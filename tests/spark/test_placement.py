@@ -130,7 +130,9 @@ def test_a_device_that_fails_in_a_task(impatient, monkeypatch, rng, url):
 
 def test_explain_is_a_list_and_a_table(streams):
     on = f"{BAND} AND r.note LIKE s.note"
-    lines = explain(*streams, on, 3, "t", "sim", device=DEVICES["parallel"], partitions=3).splitlines()
+    lines = explain(
+        *streams, on, 3, "t", offload="sim", device=DEVICES["parallel"], partitions=3
+    ).splitlines()
     assert f"*join <inner> will run on {DEVICES['parallel']}" in lines
     assert f"  *condition <{BAND}> will run on {DEVICES['parallel']}" in lines
     refused = f"  !condition <r.note LIKE s.note> cannot run on {DEVICES['parallel']}"
