@@ -164,8 +164,11 @@ class CpuSession(ContinuousSession):
     # Telling
 
     def explain(self) -> str:
-        """Where each part of the join runs, and why."""
-        return f"{self._spec.explain()}\non the CPU, {self._threads} threads:\n{self._engine.explain()}"
+        """Where each part of the join runs, and why; how many rows came too late, where that is allowed."""
+        lines = [self._spec.explain(), f"on the CPU, {self._threads} threads:", self._engine.explain()]
+        if self._lateness is not None:
+            lines.append("  behind the watermark: {:,} rows of R and {:,} of S, dropped".format(*self.late))
+        return "\n".join(lines)
 
     @property
     def memory(self) -> tuple[int, int]:

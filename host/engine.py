@@ -36,7 +36,7 @@ SHORTEST_BLOCK = 512
 #: How many candidates can be tested in the time of a search.
 SEARCH = 10
 #: Pairs that a thread lists at a time.
-PAIRS = 2**16
+PAIRS = 2**19
 #: How many subwindows a window is cut into. A probe searches each of them, but one more than that is kept,
 #: which tells in structures that take more memory.
 SUBWINDOWS, SUBWINDOWS_OF_TABLES = 8, 16

@@ -1,14 +1,17 @@
 """What joiners cost on the papers' chip family: a table of cells, mapped by yosys for Virtex-6.
 
 `make area` prints it. Every LUT cell counts as one, also two that would share a LUT6 once packed;
-LUTs used as RAM or shift register are added. The hierarchy is kept, so that a core is mapped once.
+LUTs used as RAM or shift register are added. The hierarchy is kept, so that a core is mapped once. What has
+been mapped is kept in the cache: a run that was stopped goes on where it was.
 """
 
 import json
+import os
 import re
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tabulate import tabulate
@@ -16,6 +19,7 @@ from tqdm import tqdm
 
 from . import tools
 from .dimension import Dimension
+from .kept import kept
 from .netlist import SYNTHESIS
 from .parameters import OPBLOCK_DIMS, Parameters
 from .verilog import emit
@@ -89,13 +93,17 @@ def measure(parameters: Parameters) -> Area:
 
 
 def mapped(text: str, top: str) -> Area:
-    """Maps the module `top` of Verilog for Virtex-6 and counts its cells."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        (folder / "top.v").write_text(text)
-        commands = SYNTHESIS["xc6v"].format(top=top)
-        tools.run_yosys(f"read_verilog top.v\n{commands}tee -o cells.json stat -json\n", cwd=folder)
-        return area_of(cells_of(folder / "cells.json"))
+    """Maps the module `top` of Verilog for Virtex-6 and counts its cells, unless they are known."""
+    commands = SYNTHESIS["xc6v"].format(top=top)
+
+    def make() -> dict:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch)
+            (folder / "top.v").write_text(text)
+            tools.run_yosys(f"read_verilog top.v\n{commands}tee -o cells.json stat -json\n", cwd=folder)
+            return asdict(area_of(cells_of(folder / "cells.json")))
+
+    return Area(**kept(make, text, commands, tools.yosys().version))
 
 
 def cells_of(stat: Path) -> dict[str, int]:
@@ -149,10 +157,11 @@ def columns(parameters: Parameters, area: Area, share: float) -> tuple:
 
 def main() -> None:
     """Prints the table."""
-    rows = []
-    for parameters in tqdm(CONFIGURATIONS, desc="mapping", file=sys.stderr, leave=False):
-        area = measure(parameters)
-        rows.append(columns(parameters, area, area.luts / CHIP_LUTS))
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        verilog = ((emit(parameters), parameters.name) for parameters in CONFIGURATIONS)
+        mapping = pool.map(lambda design: mapped(*design), verilog)
+        bar = tqdm(mapping, desc="mapping", total=len(CONFIGURATIONS), file=sys.stderr, leave=False)
+        rows = [columns(p, area, area.luts / CHIP_LUTS) for p, area in zip(CONFIGURATIONS, bar)]
     print(
         f"xc6v, mapped by yosys {tools.yosys().version}, {PAPER.segment} tuples per segment, 32-bit ids; "
         "the chip is an XC6VLX760\n"

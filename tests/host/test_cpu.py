@@ -54,6 +54,7 @@ def test_rows_out_of_order(window, kind, size, on, rng):
     session.finish()
     found.update(_pairs(session.poll()))
     assert session.late == tuple(late) and min(late) > 0
+    assert f"behind the watermark: {late[0]} rows of R and {late[1]} of S, dropped" in session.explain()
     kept = [tables[k].take(pa.array(sorted(accepted[k]))) for k in range(2)]
     time = np.concatenate([table["ts"].to_numpy() for table in kept])
     order = np.argsort(time)

@@ -5,14 +5,17 @@ points, boxes -> batches -> [ engine, one structure ] -> pairs
       +---------------------> [ point in box ] ------> pairs
 """
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
-from host.bisort import Order, Sorted
+from host.bisort import BUFFER, PART, BiSort, Order, Sorted, after, seek
 from host.choice import STRUCTURES, Shares, Statistics, choose_order, choose_structure
 from host.columns import Layout
+from host.compiled import compiled
 from host.engine import Batch, Engine
-from host.llat import partitions
+from host.llat import SIGMA, Table, partitions
 from host.plan import SpecDimension
 from host.rap_table import RapTable, adjusted, even_splitters
 from hw.dimension import Dimension, Test
@@ -266,6 +269,83 @@ def test_blocks_are_sorted_by_stripe_and_key(rng):
             part = run.data[:, run.offsets[block, stripe] : run.offsets[block, stripe + 1]]
             assert (np.searchsorted(splitters, part[1], "right") == stripe).all()
             assert (np.diff(part[0].astype(np.int64)) >= 0).all()
+
+
+@compiled
+def searched(keys, heads, first, last, at, value):
+    """Both searches of BI-Sort."""
+    return seek(keys, heads, first, last, at, value), after(keys, heads, first, last, at, value)
+
+
+@pytest.mark.parametrize("highest", [3, 200, 2**64 - 1])
+def test_a_search_may_begin_anywhere(highest, rng):
+    """Rebounding binary search, in stretches of any length: what a search from their begin finds."""
+    keys = np.sort(rng.integers(0, highest, 700, np.uint64, endpoint=True))
+    heads = keys[::PART].copy()
+    for _ in range(2000):
+        first, last = np.sort(rng.integers(0, len(keys) + 1, 2))
+        if rng.random() < 0.5:
+            last = min(last, first + rng.integers(0, 40))
+        at = int(rng.integers(first, last, endpoint=True))
+        value = rng.choice(keys) if rng.random() < 0.7 else rng.integers(0, highest, 1, np.uint64, True)[0]
+        part = keys[first:last]
+        wanted = first + np.searchsorted(part, value, "left"), first + np.searchsorted(part, value, "right")
+        assert searched(keys, heads, first, last, at, value) == wanted
+
+
+def test_levels_double_and_the_plain_array_is_one(rng):
+    """Few tuples stay unsorted; more are merged into the array, or become a level under longer ones."""
+    layout = Layout.of([SpecDimension("", Test.BAND)])
+    plain, levelled = (BiSort(layout, False, Order(0), 0, levelled=each) for each in (False, True))
+    total = 0
+    for count in [BUFFER // 3] * 2 + rng.integers(BUFFER, 5 * BUFFER, 60).tolist():
+        codes = rng.integers(0, 1000, (1, count)).astype(np.uint64)
+        numbers = np.arange(total, total + count, dtype=np.uint32)
+        for each in (plain, levelled):
+            run = Sorted.build(codes, numbers, 0, np.array([0, count]), Order(0))
+            assert each.insert(run, 0, count) == count
+        total += count
+        if total < BUFFER:
+            assert [block.order.key for block in plain._all()] == [-1]
+            continue
+        lengths = [len(block) for block in levelled._all()]
+        assert [len(block) for block in plain._all()] == [total] and sum(lengths) == total
+        assert all(longer > 2 * shorter for longer, shorter in pairwise(lengths))
+    levelled.seal()
+    for each in (plain, levelled):
+        (block,) = each._all()
+        assert (np.diff(block.data[0].astype(np.int64)) >= 0).all()
+        assert sorted(block.ids.tolist()) == list(range(total))
+
+
+def test_splitters_lie_where_shares_are_counted():
+    """Algorithm 1 by hand: 16 tuples, 4 partitions; after 4, 8 and 12 of them."""
+    counts = np.array([2, 3, 5, 6])
+    lows, highs = np.array([[10, 100, 200, 300], [20, 130, 250, 360]], np.uint64)
+    # 2 of the 3 in the second partition, 3 of the 5 in the third, 2 of the 6 in the last.
+    assert adjusted(counts, lows, highs, 4).tolist() == [120, 230, 320]
+    assert adjusted(counts, lows, highs, 2).tolist() == [230]
+    # What is empty is passed over.
+    empty = np.array([0, 16, 0, 0])
+    assert adjusted(empty, lows, highs, 4).tolist() == [107, 115, 122]
+
+
+def test_twice_as_many_entries_as_partitions_hold_any_split(rng):
+    """An LLAT for N tuples takes all N, however they fall into the partitions."""
+    layout = Layout.of([SpecDimension("", Test.BAND)])
+    for _ in range(40):
+        rows = int(rng.integers(1, 3000))
+        table = Table(1, rows, reserved=True)
+        assert len(table.arrays[2]) == 2 * partitions(rows)
+        assert table.size == int(np.ceil(rows / partitions(rows) * SIGMA))
+        # A few values of very different frequency, between splitters of any kind.
+        weights = rng.random(20) ** rng.integers(1, 30)
+        keys = rng.choice(rng.integers(0, 10**6, 20), rows, p=weights / weights.sum()).astype(np.uint64)
+        splitters = np.sort(rng.choice(rng.integers(0, 10**6, 30), partitions(rows) - 1)).astype(np.uint64)
+        made = RapTable(layout, False, Order(0), 0, rows, splitters)
+        run = Sorted.build(keys[None, :], np.arange(rows, dtype=np.uint32), 0, np.array([0, rows]), Order(0))
+        assert made.insert(run, 0, rows) == rows
+        assert made.histograms[0].sum() == rows
 
 
 def test_rap_table_keeps_all_of_one_value(rng):
