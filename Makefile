@@ -4,7 +4,7 @@ PYTHON := .venv/bin/python
 STAMP := .venv/.ready
 BENCH_CPU = $(PYTHON) -m spark_offload.bench_cpu $(if $(RESUME),--resume)
 
-.PHONY: help setup test demo sim bitstream area timing engines figures power bench docs dist lint lock clean
+.PHONY: help setup test demo examples sim bitstream area timing engines figures power bench docs dist lint lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -21,6 +21,9 @@ test: $(STAMP) ## run the tests
 
 demo: $(STAMP) ## join the papers' benchmark streams with Spark on simulated gateware
 	$(PYTHON) -m spark_offload.demo
+
+examples: $(STAMP) ## trades and quotes, sensor fusion, click attribution: joined, checked and drawn in build/examples
+	$(PYTHON) -m spark_offload.examples
 
 sim: $(STAMP) ## cocotb regression, or one configuration: make sim CORES=16 (ARCH= SEGMENT= LANES= BUFFER= DIMS= FANOUT= ORDERING= LEVELS= SSEGMENT= HOMES= INDEX= LINK= SEED=)
 	$(PYTHON) -m sim.regression $(if $(ARCH),--architecture $(ARCH)) $(if $(CORES),--cores $(CORES)) \

@@ -8,6 +8,7 @@ from importlib import import_module
 #: The module and function that each command is, and what it does.
 COMMANDS = {
     "join": ("spark_offload.job", "main", "join two files with Spark"),
+    "example": ("spark_offload.examples.command", "main", "make data, join it, draw a picture"),
     "serve": ("host.commands", "serve", "run a simulated board"),
     "devices": ("host.commands", "devices", "list the devices that answer"),
     "selftest": ("host.commands", "selftest", "run known joins on a device"),

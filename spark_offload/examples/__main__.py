@@ -1,0 +1,8 @@
+"""`python -m spark_offload.examples`: all examples, or those that are named."""
+
+import sys
+
+from .command import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
