@@ -25,19 +25,19 @@ demo: $(STAMP) ## join the papers' benchmark streams with Spark on simulated gat
 examples: $(STAMP) ## trades and quotes, sensor fusion, click attribution: joined, checked and drawn in build/examples
 	$(PYTHON) -m spark_offload.examples
 
-sim: $(STAMP) ## cocotb regression, or one configuration: make sim CORES=16 (ARCH= SEGMENT= LANES= BUFFER= DIMS= FANOUT= ORDERING= LEVELS= SSEGMENT= HOMES= INDEX= LINK= SEED=)
+sim: $(STAMP) ## cocotb regression, or one configuration: make sim CORES=16 (ARCH= SEGMENT= LANES= BUFFER= DIMS= FANOUT= ORDERING= LEVELS= SSEGMENT= HOMES= INDEX= INPUTS= LINK= SEED=)
 	$(PYTHON) -m sim.regression $(if $(ARCH),--architecture $(ARCH)) $(if $(CORES),--cores $(CORES)) \
 	  $(if $(SEGMENT),--segment $(SEGMENT)) $(if $(LANES),--lanes $(LANES)) $(if $(BUFFER),--buffer $(BUFFER)) \
 	  $(if $(DIMS),--dims $(DIMS)) $(if $(FANOUT),--fanout $(FANOUT)) $(if $(ORDERING),--ordering $(ORDERING)) \
 	  $(if $(SSEGMENT),--s_segment $(SSEGMENT)) $(if $(HOMES),--homes $(HOMES)) $(if $(INDEX),--index $(INDEX)) \
-	  $(if $(LEVELS),--levels $(LEVELS)) $(if $(LINK),--link $(LINK)) $(if $(SEED),--seed $(SEED))
+	  $(if $(LEVELS),--levels $(LEVELS)) $(if $(INPUTS),--inputs $(INPUTS)) $(if $(LINK),--link $(LINK)) $(if $(SEED),--seed $(SEED))
 
-bitstream: $(STAMP) ## a board's bitstream: make bitstream BOARD=ulx3s-85f (ARCH= CORES= SEGMENT= LANES= BUFFER= DIMS= FANOUT= ORDERING= SSEGMENT= HOMES= INDEX= MHZ= BAUD= SEEDS=)
+bitstream: $(STAMP) ## a board's bitstream: make bitstream BOARD=ulx3s-85f (ARCH= CORES= SEGMENT= LANES= BUFFER= DIMS= FANOUT= ORDERING= SSEGMENT= HOMES= INDEX= INPUTS= MHZ= BAUD= SEEDS=)
 	$(PYTHON) -m hw.bitstream $(if $(BOARD),--board $(BOARD)) $(if $(ARCH),--architecture $(ARCH)) \
 	  $(if $(CORES),--cores $(CORES)) $(if $(SEGMENT),--segment $(SEGMENT)) $(if $(LANES),--lanes $(LANES)) \
 	  $(if $(BUFFER),--buffer $(BUFFER)) $(if $(DIMS),--dims $(DIMS)) $(if $(FANOUT),--fanout $(FANOUT)) \
 	  $(if $(ORDERING),--ordering $(ORDERING)) $(if $(SSEGMENT),--s_segment $(SSEGMENT)) $(if $(HOMES),--homes $(HOMES)) \
-	  $(if $(INDEX),--index $(INDEX)) $(if $(MHZ),--mhz $(MHZ)) $(if $(BAUD),--baud $(BAUD)) $(if $(SEEDS),--seeds $(SEEDS))
+	  $(if $(INDEX),--index $(INDEX)) $(if $(INPUTS),--inputs $(INPUTS)) $(if $(MHZ),--mhz $(MHZ)) $(if $(BAUD),--baud $(BAUD)) $(if $(SEEDS),--seeds $(SEEDS))
 
 area: $(STAMP) ## cells on xc6v, mapped, by number of cores
 	$(PYTHON) -m hw.area

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from tabulate import tabulate
 
+from hw.dealing import Dealer
 from hw.dimension import Dimension, Test
 from hw.errors import ParameterError, TouchlineError
 from hw.frame import Link
@@ -200,7 +201,8 @@ def _passing(dim: Dimension, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _check(device: Device, name: str, words: np.ndarray, expected: np.ndarray) -> Check:
-    results = unpack_results(device.exchange(words, marks=1).results)
+    dealer = Dealer(device.parameters)
+    results = unpack_results(dealer.restore(device.exchange(dealer.deal(words), marks=1).results))
     found = results.tag == Tag.PAIR.value
     pairs = np.stack([results.r_id[found], results.s_id[found]], 1).astype(np.int64)
     pairs = pairs[np.lexsort(pairs.T[::-1])]

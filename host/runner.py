@@ -1,10 +1,11 @@
 """Runs of a device: words in, results out, once more if it is lost, and what that took."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from hw.dealing import Dealer
 from hw.errors import DeviceError, ParameterError
 from hw.instruction import spelled
 from hw.socket import Fault, Kind, Tag, tuple_layout
@@ -16,6 +17,8 @@ from .device import Device, Exchange, LinkLost
 CHUNK = 1 << 16
 #: How many stretches of time a watched run is cut into.
 BUCKETS = 240
+#: Faults whose value is an instruction of OP-Blocks.
+_OF_INSTRUCTIONS = (Fault.ILLEGAL_INSTRUCTION, Fault.NO_SUCH_BLOCK)
 #: How often a run is run again when its device was lost.
 RETRIES = 3
 
@@ -58,11 +61,13 @@ class Runner:
         expected = (count + parameters.capacity) * (parameters.segment // parameters.lanes)
         bucket = -(-expected // BUCKETS) if watch else None
         left = RETRIES
+        dealer = Dealer(parameters)
+        dealt = dealer.deal(words)
         while True:
             try:
                 exchanges = [
                     self.device.exchange(
-                        words[start : start + CHUNK], marks=int(start + CHUNK >= len(words)), bucket=bucket
+                        dealt[start : start + CHUNK], marks=int(start + CHUNK >= len(words)), bucket=bucket
                     )
                     for start in range(0, len(words), CHUNK)
                 ]
@@ -72,13 +77,14 @@ class Runner:
                 left -= 1
                 self._replace(lost)
                 continue
+            exchanges = [replace(one, results=dealer.restore(one.results)) for one in exchanges]
             self._check_order(words, exchanges)
             return exchanges
 
     def _check_order(self, words: np.ndarray, exchanges: list[Exchange]) -> None:
         """Holds the device to the order that it promises; ids of a run rise, and its windows begin empty."""
         parameters = self.device.parameters
-        if parameters.ordering is None or not parameters.ordering.every:
+        if parameters.order is None or not parameters.order.every:
             return
         layout = tuple_layout(parameters.dims)
         kind, id = unpack(layout, words, "kind"), unpack(layout, words, "id")
@@ -89,10 +95,10 @@ class Runner:
             for side, ids in ((Kind.R, results.r_id), (Kind.S, results.s_id))
         )
         is_s = kind[(kind == Kind.R.value) | (kind == Kind.S.value)] == Kind.S.value
-        broken = parameters.ordering.first_broken(is_s, r, s, parameters.cores, parameters.segment)
+        broken = parameters.order.first_broken(is_s, r, s, parameters.cores, parameters.segment)
         if broken is not None:
             raise DeviceError(
-                f"{self.device.url}: results must come in the order {parameters.ordering}, but pair "
+                f"{self.device.url}: results must come in the order {parameters.order}, but pair "
                 f"{broken} of {len(r)} comes after one that it should come before"
             )
 
@@ -131,6 +137,6 @@ class Runner:
         wrong = np.flatnonzero(results.tag == Tag.ERROR.value)
         if len(wrong):
             fault, value = int(results.fault[wrong[0]]), int(results.value[wrong[0]])
-            what = f"value {value}" if Fault(fault) is Fault.UNKNOWN_KIND else spelled(value)
+            what = spelled(value) if Fault(fault) in _OF_INSTRUCTIONS else f"value {value}"
             raise DeviceError(f"{self.device.url}: the device reports {Fault(fault).name}, {what}")
         return results

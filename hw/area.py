@@ -65,7 +65,7 @@ CONFIGURATIONS = tuple(
 CONFIGURATIONS += tuple(
     # ... and trees and expedited tuples against the paper's chain, whose cores of as many tuples are above.
     replace(PAPER, architecture=architecture, cores=cores, lanes=lanes, dims=dims)
-    for architecture in ("splitjoin", "lowlatency")
+    for architecture in ("splitjoin", "lowlatency", "scalejoin")
     for dims in (KEY, WITH_WINDOW)
     for lanes in (PAPER.segment, 1)
     for cores in (4, 16, 64)

@@ -1,13 +1,30 @@
 """A gathering tree: many streams of results become one, nothing is lost, nobody starves."""
 
+from collections.abc import Callable
+
 from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from . import fan
+from .broadcast import levels
 from .stamp import Stamp
 
 FANIN = 4
+
+
+def gathered(m: Module, sources: list, fanin: int, make: Callable[[int], wiring.Component]):
+    """What a tree over `sources` puts out; `make` makes a node with so many `inputs` and an `output`."""
+    for level in range(levels(len(sources), fanin)):
+        merged = []
+        for first in range(0, len(sources), fanin):
+            group = sources[first : first + fanin]
+            node = m.submodules[f"node_{level}_{len(merged)}"] = make(len(group))
+            for source, sink in zip(group, node.inputs):
+                wiring.connect(m, source, sink)
+            merged.append(node.output)
+        sources = merged
+    return sources[0]
 
 
 class Merge(wiring.Component):

@@ -8,6 +8,7 @@ from .lowlatency import LowLatency
 from .memory_port import MemoryPort
 from .op_chain import OpChain
 from .parameters import Parameters
+from .scalejoin import ScaleJoin
 from .splitjoin import SplitJoin
 
 JOINERS = {
@@ -16,6 +17,7 @@ JOINERS = {
     "bisort": BiSort,
     "splitjoin": SplitJoin,
     "lowlatency": LowLatency,
+    "scalejoin": ScaleJoin,
 }
 
 

@@ -36,7 +36,7 @@ from .result_sorter import ResultSorter, buckets
 from .scanner import Scanner, found_layout
 from .skid import Skid
 from .socket import RESULT_LAYOUT, Fault, Socket, Tag
-from .splitjoin import count_steps
+from .split_cores import count_steps
 from .stamp import Stamp
 from .window_driver import WindowDriver, expeditions
 

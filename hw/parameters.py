@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 
 from .dimension import Dimension, Test
 from .errors import ParameterError
+from .gate_word import MOST_INPUTS
 from .hashing import hashable
 from .instruction import BLOCK_WIDTH
 from .ordering import Ordering
@@ -13,7 +14,7 @@ from .ordering import Ordering
 DEFAULT_DIMS = (Dimension(Test.BAND), Dimension(Test.BAND), Dimension(Test.AT_LEAST), Dimension(Test.AT_MOST))
 #: An OP-Block's tests are programmed, so that its dimensions are as general as can be, and all alike.
 OPBLOCK_DIMS = (Dimension(Test.BAND),) * 4
-ARCHITECTURES = ("handshake", "opblock", "bisort", "splitjoin", "lowlatency")
+ARCHITECTURES = ("handshake", "opblock", "bisort", "splitjoin", "lowlatency", "scalejoin")
 #: The least and the most of each number.
 LIMITS = {"cores": (1, 1024), "segment": (1, 1024), "lanes": (1, 1024), "buffer": (2, 1024)}
 #: Windows in memory are larger; a word of memory has `lanes` records, and batches are sorted by halves.
@@ -24,18 +25,19 @@ BISORT_LIMITS = {
     "buffer": (2, 1 << 16),
     "levels": (1, 8),
 }
-#: The branches of a tree's node.
-FANOUT_LIMITS = (2, 16)
+#: The branches of a tree's node, and the physical inputs, whose number travels with a tuple.
+OWN_LIMITS = {"fanout": (2, 16), "inputs": (1, MOST_INPUTS)}
 #: What is left out of a URL: windows of 8 x 64K tuples, 4 of them in a word of memory.
 BISORT_DEFAULTS = {"segment": 1 << 16, "lanes": 4, "buffer": 1 << 10}
 #: Parameters that only some architectures have: which ones, and their values unless given.
 OWN = {
-    "fanout": (("splitjoin",), 4),
+    "fanout": (("splitjoin", "scalejoin"), 4),
     "ordering": (("splitjoin", "lowlatency"), Ordering()),
     "levels": (("bisort",), 1),
     "s_segment": (("lowlatency",), 0),
     "homes": (("lowlatency",), "robin"),
     "index": (("lowlatency",), 0),
+    "inputs": (("scalejoin",), 2),
 }
 #: How tuples get their home nodes: in turn, or by a hash of the first dimension.
 HOMES = ("robin", "hash")
@@ -50,10 +52,10 @@ class Parameters:
     `cores` segments of `segment` tuples per stream; `lanes` comparators per core and direction, so
     that a tuple takes `segment / lanes` cycles; `buffer` places of a core's queue of results. Of `bisort`,
     `cores` subwindows of `segment` tuples, `lanes` of them in a word of memory, and `buffer` in a batch.
-    `fanout`, the branches of each node of the trees, `ordering`, that of the results, and `levels`, the
-    sorted arrays of the newest subwindow, are None where there are none. Of `lowlatency`,
-    `s_segment` S tuples per node (0: as many as of R), how tuples get their `homes`, and the buckets of each
-    node's `index` on the first dimension (0: none).
+    `fanout`, the branches of each node of the trees, `ordering`, that of the results, `levels`, the sorted
+    arrays of the newest subwindow, and `inputs`, the physical ones, are None where there are none. Of
+    `lowlatency`, `s_segment` S tuples per node (0: as many as of R), how tuples get their `homes`, and the
+    buckets of each node's `index` on the first dimension (0: none).
     """
 
     architecture: str = "handshake"
@@ -68,6 +70,7 @@ class Parameters:
     s_segment: int | None = None
     homes: str | None = None
     index: int | None = None
+    inputs: int | None = None
 
     def __post_init__(self):
         if self.architecture not in ARCHITECTURES:
@@ -83,8 +86,7 @@ class Parameters:
                     f"{name} is a parameter of {', '.join(architectures)}, not of {self.architecture}"
                 )
         limits = BISORT_LIMITS if self.architecture == "bisort" else LIMITS
-        if self.fanout is not None:
-            limits = limits | {"fanout": FANOUT_LIMITS}
+        limits = limits | {name: OWN_LIMITS[name] for name in OWN_LIMITS if getattr(self, name) is not None}
         for name, (lowest, highest) in limits.items():
             value = getattr(self, name)
             if type(value) is not int or not lowest <= value <= highest:
@@ -179,6 +181,11 @@ class Parameters:
         """A short name that is unique to these parameters and fit for files and modules."""
         digest = hashlib.sha256(f"{self.architecture}?{self.options()}".encode()).hexdigest()[:8]
         return f"{self.architecture}_{self.cores}x{self.segment}l{self.lanes}_{digest}"
+
+    @property
+    def order(self) -> Ordering | None:
+        """The order that results are promised to come in, where there is such a promise."""
+        return Ordering("comparisons", 1) if self.architecture == "scalejoin" else self.ordering
 
     @property
     def capacity(self) -> int:

@@ -15,7 +15,7 @@ from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from .broadcast import levels
+from .gather import gathered
 from .skid import Skid
 from .socket import ID_WIDTH, PAIR_LAYOUT
 from .stamp import Stamp
@@ -105,17 +105,8 @@ class Mergers(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         sources = [wiring.flipped(source) for source in self.inputs]
-        for level in range(levels(len(sources), self._fanin)):
-            merged = []
-            for first in range(0, len(sources), self._fanin):
-                group = sources[first : first + self._fanin]
-                node = Stamp(Merger, len(group), self._in_turn)
-                m.submodules[f"node_{level}_{len(merged)}"] = node
-                for source, sink in zip(group, node.inputs):
-                    wiring.connect(m, source, sink)
-                merged.append(node.output)
-            sources = merged
-        wiring.connect(m, sources[0], wiring.flipped(self.output))
+        output = gathered(m, sources, self._fanin, lambda inputs: Stamp(Merger, inputs, self._in_turn))
+        wiring.connect(m, output, wiring.flipped(self.output))
         return m
 
 

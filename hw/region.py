@@ -33,9 +33,9 @@ class Region(wiring.Component):
 
     A tuple of the other stream meets a row of `lanes` tuples per cycle, from the oldest row to the newest.
     The row in which the next tuple is stored holds both. It comes last; where the order within a tuple
-    matters it comes first with the oldest, and again with the newest, and so that all regions star alike rows
-    that have expired are met too. Otherwise rows that are behind the horizon are left out. Overwriting is
-    the only expiry that changes a window.
+    matters it comes first with the oldest, and again with the newest. Rows that are behind the horizon are
+    left out, unless there are stars within a tuple, because all regions must star alike. Overwriting is the
+    only expiry that changes a window. With `counted` there is `compared`, the stored tuples met in a cycle.
 
     Latency: `LATENCY` cycles from `input` to a pair in the first row, or a mark, on `output`.
     Throughput: a word per cycle; but a tuple of the other stream takes `cycles(parameters)` in a full window,
@@ -44,11 +44,13 @@ class Region(wiring.Component):
 
     LATENCY = 6
 
-    def __init__(self, parameters: Parameters, of_s: bool):
+    def __init__(self, parameters: Parameters, of_s: bool, counted: bool = False):
         self._p = parameters
         self._of_s = of_s
+        compared = {"compared": Out(range(parameters.lanes + 1))} if counted else {}
         super().__init__(
-            {
+            compared
+            | {
                 "input": In(stream.Signature(tuple_layout(parameters.dims))),
                 "output": Out(stream.Signature(PUNCTUATED_LAYOUT)),
                 "position": In(range(parameters.cores)),
@@ -63,12 +65,13 @@ class Region(wiring.Component):
     @staticmethod
     def cycles(parameters: Parameters) -> int:
         """How many rows a tuple meets in a full window of which nothing has expired."""
-        return parameters.segment // parameters.lanes + parameters.ordering.inner
+        return parameters.segment // parameters.lanes + parameters.order.inner
 
     def elaborate(self, platform):
         m = Module()
         p = self._p
-        lanes, depth, ordering = p.lanes, p.segment // p.lanes, p.ordering
+        lanes, depth, ordering = p.lanes, p.segment // p.lanes, p.order
+        starred = p.ordering is not None and ordering.inner  # also within a tuple
         m.submodules.skid = skid = Skid(self.input.payload.shape())
         wiring.connect(m, wiring.flipped(self.input), skid.input)
         stored_shape = (box_layout if self._of_s else point_layout)(p.dims)
@@ -88,6 +91,9 @@ class Region(wiring.Component):
             skid.output.ready.eq(go & (last_row | ~other)),
             self.scans.eq(moves & other),
         ]
+        valid = Signal(lanes)  # stored tuples in the row that is met
+        if "compared" in self.signature.members:
+            m.d.comb += self.compared.eq(Mux(self.scans, sum(valid), 0))
 
         # The place of the next tuple, and whose turn it is. Lanes of its row before it have newer tuples.
         row, lane, turn = Signal(range(depth)), Signal(range(lanes)), Signal(range(p.cores))
@@ -112,22 +118,24 @@ class Region(wiring.Component):
         # Rows, in order.
         newer = Cat((lane > k) | ((lane == k) & stored) for k in range(lanes))
         met = Signal(range(depth))
-        valid = Signal(lanes)
         scanning = Signal()  # not the first row of a tuple
         next_row = Signal.like(met)
         with m.If(moves & other):
             m.d.sync += [scanning.eq(~last_row), next_row.eq(_after(met, depth))]
         first = Signal(range(depth))
         m.d.comb += met.eq(Mux(scanning, next_row, first))
+        oldest_row = Signal(range(depth))
+        older = Signal()  # lanes of the row in which the next tuple is stored have tuples that are met first
         if ordering.inner:
-            oldest = full & ~scanning
+            oldest = older & ~scanning
             m.d.comb += [
-                first.eq(Mux(full, row, 0)),
+                first.eq(Mux(older, row, oldest_row)),
                 last_row.eq((met == row) & ~oldest),
                 valid.eq(Mux(last_row, newer, Mux(oldest, ~newer, (1 << lanes) - 1))),
             ]
         else:
             m.d.comb += [
+                first.eq(oldest_row),
                 last_row.eq(met == row),
                 valid.eq(newer | (full | ~last_row).replicate(lanes)),
             ]
@@ -156,7 +164,7 @@ class Region(wiring.Component):
         # What goes from stage to stage. `ends` are the lanes after which there is a star within the tuple.
         operation = data.StructLayout(
             {"kind": Kind, "id": ID_WIDTH, "stores": 1, "evicts": 1, "token": What}
-            | {"row": range(depth), "lane": range(lanes), "ends": lanes if ordering.inner else 0}
+            | {"row": range(depth), "lane": range(lanes), "ends": lanes if starred else 0}
         )
         stages = [Signal(operation, name=f"stage_{k}", reset_less=True) for k in (2, 3, 4)]
         busy = Signal(3)
@@ -174,7 +182,7 @@ class Region(wiring.Component):
                 stages[0].lane.eq(lane),
                 *(after.eq(before) for before, after in pairwise(stages)),
             ]
-            if ordering.inner:
+            if starred:
                 # The newest tuples end with the star of the tuple that meets them.
                 passed_by = Cat(Mux(last_row, lane > k, ~oldest | (lane <= k)) for k in range(lanes))
                 m.d.sync += stages[0].ends.eq(Mux(other, self._boundaries(met) & passed_by, 0))
@@ -226,11 +234,11 @@ class Region(wiring.Component):
         ]
         with m.If(go):
             m.d.sync += mask.eq(Mux(busy[1], matches, 0))
-            if ordering.inner:
+            if starred:
                 m.d.sync += ends.eq(Mux(busy[1], stages[1].ends, 0))
         with m.Elif(room):
             m.d.sync += mask.eq(rest)
-            if ordering.inner:
+            if starred:
                 m.d.sync += ends.eq(rest_of_ends)
 
         # Ids are written and read here, in the order of the words.
@@ -264,19 +272,26 @@ class Region(wiring.Component):
 
         # Rows whose newest tuple is behind the horizon expire, while nothing else needs the ids. Those of
         # tuples that are yet to be stored are not known.
-        if depth > 1 and not ordering.inner:
-            oldest_row = Signal(range(depth))
+        if starred or depth == 1:
+            m.d.comb += older.eq(full)
+        else:
             looking = Signal()
-            m.d.comb += first.eq(oldest_row)
             unknown = Cat(busy[k] & stage.stores for k, stage in enumerate(stages)).any()
             looks = room & ~is_pair & ~unknown & ~looking & (oldest_row != row) & ~moves_on
             with m.If(looks):
                 m.d.comb += read.addr.eq(Cat(Const(lanes - 1, len(lane)), oldest_row))
             m.d.sync += looking.eq(looks)
-            with m.If((looking & horizon.valid & behind) | (moves_on & (oldest_row == _after(row, depth)))):
+            expires = looking & horizon.valid & behind
+            reaches_oldest = moves_on & (oldest_row == _after(row, depth))
+            with m.If(expires | reaches_oldest):
                 m.d.sync += oldest_row.eq(_after(oldest_row, depth))
+            if ordering.inner:
+                with m.If(expires | moves_on):
+                    m.d.sync += older.eq(reaches_oldest & ~expires)
             with m.If(leaves & flush):
                 m.d.sync += [oldest_row.eq(0), looking.eq(0)]
+                if ordering.inner:
+                    m.d.sync += older.eq(0)
 
         # Stage 5: what is found, with its ids.
         found = Signal(PUNCTUATED_LAYOUT)

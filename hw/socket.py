@@ -29,7 +29,8 @@ class Kind(enum.Enum, shape=3):
     MARK = 3  #: comes out after every result of the tuples before it, and stands for all marks before it
     HORIZON_R = 4  #: R ids before `id` (modulo 2**32) are dead: evicting them loses nothing
     HORIZON_S = 5  #: the same for S ids
-    INSTRUCTION = 6  #: of OP-Blocks, `hw/instruction.py`; of BI-Sort, `hw/subwindow_command.py`
+    #: Of OP-Blocks, `hw/instruction.py`; BI-Sort, `hw/subwindow_command.py`; ScaleJoin, `hw/gate_word.py`.
+    INSTRUCTION = 6
 
 
 class Tag(enum.Enum, shape=3):
@@ -49,6 +50,9 @@ class Fault(enum.Enum, shape=8):
     UNKNOWN_KIND = 1
     ILLEGAL_INSTRUCTION = 2  #: the block that it names cannot do that, and went on as it was
     NO_SUCH_BLOCK = 3  #: an instruction for a block that the chain does not have
+    NO_SUCH_INPUT = 4  #: the id of a tuple from an input that the gate does not have; the tuple was left out
+    OUT_OF_ORDER = 5  #: the id of a tuple that does not come after those before it; the tuple was left out
+    STARVED = 6  #: the number of an input that showed nothing while another was full; it was passed over
 
 
 def point_layout(dims: tuple[Dimension, ...]) -> data.StructLayout:

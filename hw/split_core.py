@@ -22,15 +22,18 @@ from .stamp import Stamp
 class SplitCore(wiring.Component):
     """The core at `position`: of each tuple one region may store it while the other processes it.
 
-    Each region takes the tuples when it can, so that one is up to two words ahead of the other.
+    Each region takes the tuples when it can, so that one is up to two words ahead of the other. With
+    `counted` there is `compared`, the stored tuples met in a cycle.
 
     Latency and throughput: those of `Region`; a word is taken when both regions have taken it.
     """
 
-    def __init__(self, parameters: Parameters):
+    def __init__(self, parameters: Parameters, counted: bool = False):
         self._parameters = parameters
+        compared = {"compared": Out(range(2 * parameters.lanes + 1))} if counted else {}
         super().__init__(
-            {
+            compared
+            | {
                 "tuples": In(stream.Signature(tuple_layout(parameters.dims))),
                 "flows": Out(stream.Signature(PUNCTUATED_LAYOUT)).array(2),  # of R, of S
                 "position": In(range(parameters.cores)),
@@ -45,7 +48,8 @@ class SplitCore(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         # R tuples find what the region of S stores.
-        regions = [Stamp(Region, self._parameters, of_s) for of_s in (True, False)]
+        counted = "compared" in self.signature.members
+        regions = [Stamp(Region, self._parameters, of_s, counted) for of_s in (True, False)]
         m.submodules.s_region, m.submodules.r_region = regions
         fork(m, self.tuples, [region.input for region in regions])
         for region, flow in zip(regions, self.flows):
@@ -58,4 +62,6 @@ class SplitCore(wiring.Component):
             self.lost.eq(one.lost + other.lost),
             self.stalled.eq(one.stalled | other.stalled),
         ]
+        if counted:
+            m.d.comb += self.compared.eq(one.compared + other.compared)
         return m

@@ -23,18 +23,16 @@ in `cores` of them, so a pair meets once, where its earlier tuple is stored. Sta
 out after the same tuples, keep the order of what is gathered, and marks are stars too.
 """
 
-from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
-from . import fan
-from .broadcast import Broadcast, levels
+from .broadcast import levels
 from .parameters import Parameters
 from .punctuation import Combiner, Mergers, What
 from .region import Region
-from .socket import Fault, Kind, Socket, Tag, tuple_layout
-from .split_core import SplitCore
-from .stamp import Stamp
+from .socket import Fault, Socket, Tag
+from .split_cores import SplitCores, count_ends
 
 
 class SplitJoin(wiring.Component):
@@ -83,30 +81,20 @@ class SplitJoin(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         p = self._parameters
-        cores = [Stamp(SplitCore, p) for _ in range(p.cores)]
-        m.submodules.distribution = distribution = Broadcast(tuple_layout(p.dims), p.cores, p.fanout)
+        m.submodules.cores = cores = SplitCores(p)
         m.submodules.combiner = combiner = Combiner(p.ordering.in_turn)
         flows = [Mergers(p.cores, p.fanout, p.ordering.in_turn) for _ in range(2)]
         m.submodules.r_flow, m.submodules.s_flow = flows
-        m.submodules.scans = scans = fan.FanSum(2, p.cores)
-        m.submodules.lost = lost = fan.FanSum(2, p.cores)
-        m.submodules.stalled = stalled = fan.FanIn(1, p.cores)
-        wiring.connect(m, wiring.flipped(self.tuples), distribution.input)
+        wiring.connect(m, wiring.flipped(self.tuples), cores.tuples)
+        for k in range(p.cores):
+            for source, flow in zip(cores.flows[k], flows):
+                wiring.connect(m, source, flow.inputs[k])
         for flow, sink in zip(flows, combiner.inputs):
             wiring.connect(m, flow.output, sink)
-        for k, core in enumerate(cores):
-            m.submodules[f"core_{k}"] = core
-            wiring.connect(m, distribution.outputs[k], core.tuples)
-            for source, flow in zip(core.flows, flows):
-                wiring.connect(m, source, flow.inputs[k])
-            m.d.comb += [
-                core.position.eq(k),
-                core.dead.eq(self.kill[k] if "kill" in self.signature.members else 0),
-                scans.numbers[k].eq(core.scans),
-                lost.numbers[k].eq(core.lost),
-                stalled.flags[k].eq(core.stalled),
-            ]
-        m.d.comb += self.activity.eq(Cat(core.found for core in cores))
+        m.d.comb += [
+            cores.dead.eq(self.kill if "kill" in self.signature.members else 0),
+            self.activity.eq(cores.activity),
+        ]
 
         # What the combiner puts out is in order: stars have done their work.
         found, result = combiner.output.payload, self.results.payload
@@ -127,26 +115,5 @@ class SplitJoin(wiring.Component):
                 ]
             with m.Default():
                 m.d.comb += [result.tag.eq(Tag.PAIR), result.body.pair.eq(found.body.pair)]
-
-        counters, kind = self.counters, self.tuples.payload.kind
-        with m.If(self.tuples.valid & self.tuples.ready & ((kind == Kind.R) | (kind == Kind.S))):
-            m.d.sync += counters.tuples.eq(counters.tuples + 1)
-        with m.If(self.results.valid & self.results.ready & (found.what == What.PAIR)):
-            m.d.sync += counters.pairs.eq(counters.pairs + 1)
-        count_steps(m, counters, scans.total, p.cores)
-        m.d.sync += [
-            counters.live_evictions.eq(counters.live_evictions + lost.total),
-            counters.stalls.eq(counters.stalls + stalled.any),
-        ]
+        count_ends(m, self, cores.counters)
         return m
-
-
-def count_steps(m: Module, counters, rows: Value, cores: int) -> None:
-    """Counts a step whenever as many rows have been met as there are cores, up to 2 per cycle."""
-    rest = Signal(range(cores))  # rows met that are not steps yet
-    met = rest + rows
-    steps = Mux(met >= 2 * cores, 2, met >= cores)
-    m.d.sync += [
-        rest.eq(met - Mux(met >= 2 * cores, 2 * cores, Mux(met >= cores, cores, 0))),
-        counters.steps.eq(counters.steps + steps),
-    ]

@@ -73,6 +73,14 @@ def unpack(layout: data.Layout, words: np.ndarray, path: str) -> np.ndarray:
     return values
 
 
+def put(layout: data.Layout, words: np.ndarray, path: str, values: np.ndarray) -> None:
+    """Writes one field of each row anew."""
+    offset, width = locate(layout, path)
+    for column, at, _, bits in _parts(offset, width):
+        words[:, column] &= np.uint32(~(((1 << bits) - 1) << at) & (1 << WORD) - 1)
+    _place(words, _checked(path, values, width), offset, width)
+
+
 def pack_points(dims: tuple[Dimension, ...], ids: np.ndarray, codes: Sequence[np.ndarray]) -> np.ndarray:
     """R tuples: row `n` has `ids[n]` and, in dimension `k`, the point `codes[k][n]`."""
     fields = {f"dims.point.d{k}": codes[k] for k in range(len(dims))}

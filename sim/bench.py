@@ -1,20 +1,24 @@
 """Cycles of the larger configurations, by simulation: `make bench` prints them.
 
-For each chain: cycles per tuple in steady state, with full windows, for different shares of pairs
-that match. Cycles do not depend on the machine that simulates.
+For each joiner: cycles per tuple in steady state, with full windows, for different shares of pairs
+that match. For joiners with trees: the latency of a pair, from 2 to 128 cores. Cycles do not depend on the
+machine that simulates.
 """
 
 import sys
 
 import numpy as np
+from amaranth.sim import Simulator
 from tabulate import tabulate
 from tqdm import tqdm
 
+from hw.dealing import Dealer
 from hw.dimension import Dimension
-from hw.joiner import JOINERS
+from hw.joiner import JOINERS, joiner
 from hw.ordering import Ordering
 from hw.parameters import OPBLOCK_DIMS, Parameters
-from hw.words import pack_boxes, pack_points
+from hw.socket import Kind, Tag
+from hw.words import pack_boxes, pack_control, pack_points
 
 from .library import load
 
@@ -35,6 +39,14 @@ CHAINS = (
         Parameters("splitjoin", cores=16, segment=8, lanes=1, dims=KEY, ordering=Ordering.parse(ordering))
         for ordering in ("none", "tuples:64", "tuples:8", "tuples:1", "comparisons:4", "comparisons:1")
     ),
+    Parameters("scalejoin"),
+    *(Parameters("scalejoin", cores=16, segment=8, lanes=lanes, dims=KEY, inputs=4) for lanes in (8, 1)),
+)
+#: Joiners whose latency grows with the levels of their trees, a window of two rows in each core.
+TREES = tuple(
+    Parameters(architecture, cores=2**k, segment=2, lanes=1, dims=(Dimension.parse("equal8"),))
+    for architecture in ("splitjoin", "scalejoin")
+    for k in range(1, 8)
 )
 #: One pair in so many matches; 0 means none does.
 SELECTIVITIES = (0, 250_000, 10_000, 1_000)
@@ -60,9 +72,55 @@ def cycles_per_tuple(parameters: Parameters, selectivity: int, seed: int = 1) ->
     words[~is_s] = pack_points(dims, np.arange(r_count), points)
     words[is_s] = pack_boxes(dims, np.arange(s_count), lo, hi)
     with library.open() as model:
-        taken = model.run(words, timestamps=True).taken
+        taken = model.run(Dealer(parameters).deal(words), timestamps=True).taken
     full = 4 * parameters.capacity
     return float(taken[-1] - taken[full]) / (len(taken) - 1 - full)
+
+
+def latencies(parameters: Parameters) -> list[int]:
+    """Cycles until the pair of a point with the newest box is out, in the first row and in a full window.
+
+    A mark comes behind the point: where tuples wait for others to be ready, it lets the point go on.
+    Amaranth's simulator is slow, but has nothing to compile, which takes longer for many cores.
+    """
+    dims, dealer, dut = parameters.dims, Dealer(parameters), joiner(parameters)
+    found = []
+
+    async def testbench(ctx):
+        mark, flush = (pack_control(dims, kind) for kind in (Kind.MARK, Kind.FLUSH))
+        point = pack_points(dims, np.zeros(1, int), [np.ones(1, np.uint64)])
+        ctx.set(dut.results.ready, 1)
+        # One row that the point meets, or the last of a full window.
+        for boxes in (parameters.cores - 1, parameters.capacity + 1):
+            lo = (np.arange(boxes) == boxes - 1).astype(np.uint64)
+            words = [pack_boxes(dims, np.arange(boxes), [lo], [lo]), mark, point, mark, flush]
+            left, sent, begun, marks = list(dealer.deal(np.concatenate(words))), 0, 0, 0
+            for cycle in range(100 * (boxes + 10)):
+                # The point waits until all before it is out.
+                offers = sent < len(left) and (sent <= boxes or marks)
+                ctx.set(dut.tuples.valid, offers)
+                if offers:
+                    ctx.set(dut.tuples.payload.as_value(), int.from_bytes(left[sent].tobytes(), "little"))
+                    if ctx.get(dut.tuples.ready):
+                        if sent == boxes + (1 if parameters.inputs is None else 2):
+                            begun = cycle
+                        sent += 1
+                if ctx.get(dut.results.valid):
+                    tag = ctx.get(dut.results.payload.tag)
+                    marks += tag == Tag.MARK
+                    if tag == Tag.PAIR:
+                        found.append(cycle - begun)
+                if marks == 2 and sent == len(left):
+                    break
+                await ctx.tick()
+            ctx.set(dut.tuples.valid, 0)
+            await ctx.tick()
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(testbench)
+    simulator.run()
+    return found
 
 
 def main() -> None:
@@ -87,6 +145,14 @@ def main() -> None:
     headers = (*sizes, "latency", "flush", *matching)
     print("Cycles: latency of a pair, a flush, and per tuple by the share of pairs that match\n")
     print(tabulate(rows, headers, floatfmt=".3f"))
+    rows = []
+    for parameters in tqdm(TREES, desc="trees", file=sys.stderr, leave=False):
+        kind = JOINERS[parameters.architecture]
+        formulas = kind.latency(parameters), kind.processing_latency(parameters)
+        rows.append((parameters.architecture, parameters.cores, *formulas, *latencies(parameters)))
+    print("\nCycles until the pair with the newest tuple is out: by the formulas, and as measured\n")
+    headers = ("architecture", "cores", "first row", "full window", "measured", "measured")
+    print(tabulate(rows, headers))
 
 
 if __name__ == "__main__":

@@ -73,6 +73,18 @@ CONFIGURATIONS = (
     # Latency grows with the levels of the trees.
     *(_splitjoin("none", cores=cores, segment=2, lanes=2) for cores in (8, 32, 128)),
     Parameters("lowlatency", cores=3, segment=4, lanes=2, s_segment=6),
+    Parameters("scalejoin", cores=3, segment=4, lanes=4, inputs=5),
+    Parameters("scalejoin", cores=1, segment=1, lanes=1, inputs=1, dims=(Dimension.parse("equal8"),)),
+    Parameters(
+        "scalejoin",
+        cores=5,
+        segment=6,
+        lanes=2,
+        buffer=2,
+        fanout=2,
+        inputs=16,
+        dims=(Dimension.parse("equal8"),),
+    ),
 )
 BENCHES = {
     "handshake": ("sim.benches.socket", "sim.benches.handshake"),
@@ -80,6 +92,7 @@ BENCHES = {
     "bisort": ("sim.benches.socket",),
     "splitjoin": ("sim.benches.socket", "sim.benches.splitjoin"),
     "lowlatency": ("sim.benches.socket", "sim.benches.lowlatency"),
+    "scalejoin": ("sim.benches.socket", "sim.benches.splitjoin"),
 }
 #: The boards of `make sim`: words narrower and wider than tuples, results, header and CRC.
 BOARD = Parameters(cores=2, segment=2, lanes=2, dims=(Dimension.parse("equal8"),))

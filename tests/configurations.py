@@ -16,6 +16,8 @@ DEVICES = {
     "lowlatency": "sim:lowlatency?cores=3&segment=4&lanes=2&s_segment=6",
     "lowlatency_keyed": "sim:lowlatency?cores=3&segment=5&lanes=1&dims=equal32,band64,not_equal16&homes=hash"
     "&index=4&ordering=tuples:1",
+    "scalejoin": "sim:scalejoin?cores=3&segment=4&lanes=2&fanout=2&inputs=3",
+    "scalejoin_inputs": "sim:scalejoin?cores=2&segment=6&buffer=2&inputs=5",
     "default": "sim:handshake?cores=8&segment=16",
     # What synthesis makes of the gateware, with as many cells as are compiled in a moment.
     "parallel_ecp5": "sim:handshake?cores=2&segment=4&dims=band16,at_least8&netlist=ecp5",
@@ -28,6 +30,8 @@ DEVICES = {
     "opblock_xc6v": "sim:opblock?cores=3&segment=2&lanes=1&dims=band8,band8&netlist=xc6v",
     "splitjoin_ecp5": "sim:splitjoin?cores=2&segment=2&lanes=1&dims=band8&ordering=tuples:1&netlist=ecp5",
     "splitjoin_xc6v": "sim:splitjoin?cores=2&segment=2&lanes=1&dims=band8&ordering=tuples:1&netlist=xc6v",
+    "scalejoin_ecp5": "sim:scalejoin?cores=2&segment=2&lanes=1&buffer=2&dims=band8&netlist=ecp5",
+    "scalejoin_xc6v": "sim:scalejoin?cores=2&segment=2&lanes=1&buffer=2&dims=band8&netlist=xc6v",
 }
 NETLISTS = tuple(name for name, url in DEVICES.items() if "netlist=" in url)
 

@@ -173,7 +173,7 @@ def _ids(arrivals, result) -> Counter:
     [
         *("parallel", "serial", "paper", "opblock", "opblock_serial"),
         *("bisort", "bisort_serial", "splitjoin", "splitjoin_ordered"),
-        *("lowlatency", "lowlatency_keyed"),
+        *("lowlatency", "lowlatency_keyed", "scalejoin"),
     ],
 )
 def test_device(device, condition, window, size, seed, rng, monkeypatch):
@@ -214,7 +214,9 @@ def test_stalls(device, window, stalls, seed, rng):
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("condition", ["two_bands", "either", "everything"])
-@pytest.mark.parametrize("device", ["parallel", "paper", "opblock", "bisort", "splitjoin", "lowlatency"])
+@pytest.mark.parametrize(
+    "device", ["parallel", "paper", "opblock", "bisort", "splitjoin", "lowlatency", "scalejoin"]
+)
 def test_continuous(device, condition, window, seed, rng):
     """Rows pushed in parts of random size, and polled now and then, give what one batch gives."""
     p = parameters(device)

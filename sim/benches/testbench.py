@@ -18,6 +18,7 @@ from cocotb.clock import Clock
 from cocotb.triggers import ClockCycles, RisingEdge
 
 from hw.bisort import Geometry
+from hw.dealing import Dealer
 from hw.dimension import Dimension, Test
 from hw.joiner import memory_port
 from hw.parameters import Parameters
@@ -100,6 +101,7 @@ class Testbench:
         self.random = np.random.default_rng(cocotb.RANDOM_SEED)
         self.cycle = 0
         self._order = _Order(self.parameters)
+        self._dealer = Dealer(self.parameters)
         cocotb.log.info("seed %d", cocotb.RANDOM_SEED)
 
     @classmethod
@@ -118,6 +120,7 @@ class Testbench:
     async def reset(self) -> None:
         """Resets the joiner."""
         self._order = _Order(self.parameters)
+        self._dealer = Dealer(self.parameters)
         self.dut.rst.value = 1
         await ClockCycles(self.dut.clk, 2)
         self.dut.rst.value = 0
@@ -231,7 +234,7 @@ class Testbench:
         # Nor may it go on for ever: each tuple gives at most a window of pairs, each result stalls a little.
         limit = self.cycle + 20 * (len(words) + 1) * (patience + p.capacity)
         traffic = Traffic()
-        pending = [_integer(row) for row in words]
+        pending = [_integer(row) for row in self._dealer.deal(words)]
         pending.reverse()
         offered = held = None
         idle = 0
@@ -268,13 +271,15 @@ class Testbench:
             )
         dut.tuples__valid.value = 0
         dut.results__ready.value = 0
+        results = _rows(traffic.words, word_count(RESULT_LAYOUT))
+        traffic.words = [_integer(row) for row in self._dealer.restore(results)]
         self._order.check(words, traffic.results)
         return traffic
 
     async def push(self, words: np.ndarray, *, cycles: int) -> None:
         """Sends words for some cycles, and takes no results."""
         dut = self.dut
-        for word in words:
+        for word in self._dealer.deal(words):
             dut.tuples__payload.value = _integer(word)
             dut.tuples__valid.value = 1
             taken = False
@@ -311,7 +316,7 @@ class _Order:
     def check(self, words: np.ndarray, results: Results) -> None:
         """Takes note of what went in and came out, and checks what lies before a mark."""
         p = self._parameters
-        if p.ordering is None or not p.ordering.every:
+        if p.order is None or not p.order.every:
             return
         layout = tuple_layout(p.dims)
         self._words += zip(*(unpack(layout, words, name).tolist() for name in ("kind", "id")))
@@ -337,8 +342,8 @@ class _Order:
             for side in (False, True)
         )
         pairs = np.array([(r[r_id], s[s_id]) for r_id, s_id in self._pairs], np.int64).reshape(-1, 2)
-        broken = p.ordering.first_broken(is_s, pairs[:, 0], pairs[:, 1], p.cores, p.segment)
-        assert broken is None, f"{p.ordering} is broken by pair {broken}: {self._pairs[broken]}"
+        broken = p.order.first_broken(is_s, pairs[:, 0], pairs[:, 1], p.cores, p.segment)
+        assert broken is None, f"{p.order} is broken by pair {broken}: {self._pairs[broken]}"
         self._words, self._pairs = self._words[end + 1 :], []
 
 

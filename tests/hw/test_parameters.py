@@ -57,7 +57,9 @@ def refusal(function, *arguments, **options) -> str:
             {"architecture": "bisort", "lanes": 4, "buffer": 24},
             "buffer of bisort must be a power of two from 8 on, not 24",
         ),
-        ({"fanout": 4}, "fanout is a parameter of splitjoin, not of handshake"),
+        ({"fanout": 4}, "fanout is a parameter of splitjoin, scalejoin, not of handshake"),
+        ({"architecture": "splitjoin", "inputs": 2}, "inputs is a parameter of scalejoin, not of splitjoin"),
+        ({"architecture": "scalejoin", "inputs": 65}, "inputs must be an integer from 1 to 64, not 65"),
         (
             {"architecture": "opblock", "ordering": Ordering()},
             "ordering is a parameter of splitjoin, lowlatency, not of opblock",
@@ -138,6 +140,13 @@ def test_windows_of_the_streams_may_differ():
     # All keys may be the same.
     keyed = Parameters.from_options("lowlatency", options | {"homes": "hash"})
     assert (keyed.windows, keyed.capacity) == ((4, 6), 4)
+
+
+def test_the_order_that_is_promised():
+    assert str(Parameters("scalejoin").order) == "comparisons:1"
+    assert str(Parameters("splitjoin", ordering=Ordering("tuples", 3)).order) == "tuples:3"
+    assert Parameters().order is None
+    assert Parameters.from_options("scalejoin", {"inputs": "7"}).options().endswith("&fanout=4&inputs=7")
 
 
 def test_lanes_default_to_the_whole_segment():

@@ -144,7 +144,7 @@ def test_a_joiner_that_needs_memory_is_refused():
         Shell(Parameters("bisort", lanes=4), Link(8, 120))
     assert str(error.value) == (
         "architecture bisort needs external memory, which no board behind a link wires; "
-        "accepted: handshake, opblock, splitjoin, lowlatency"
+        "accepted: handshake, opblock, splitjoin, lowlatency, scalejoin"
     )
 
 

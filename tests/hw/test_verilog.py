@@ -19,6 +19,9 @@ CONFIGURATIONS = [
     Parameters("opblock", cores=3, segment=2, lanes=1, dims=OPBLOCK_DIMS[:2]),
     Parameters("splitjoin", cores=5, segment=2, lanes=1, dims=(Dimension.parse("equal8"),), fanout=3),
     Parameters("lowlatency", cores=3, segment=2, lanes=1, dims=(Dimension.parse("equal8"),), index=2),
+    Parameters(
+        "scalejoin", cores=5, segment=2, lanes=1, dims=(Dimension.parse("equal8"),), fanout=3, inputs=1
+    ),
 ]
 #: The module that each architecture places once per core.
 CORES = {
@@ -26,6 +29,7 @@ CORES = {
     "opblock": "OpBlock_",
     "splitjoin": "SplitCore_",
     "lowlatency": "LowLatencyNode_",
+    "scalejoin": "SplitCore_",
 }
 #: Its gathering tree: the module of a node, how many streams a node takes, how many trees there are, and how
 #: many streams of a core go into one.
@@ -34,6 +38,7 @@ TREES = {
     "opblock": ("Merge_", FANIN, 1, 1),
     "splitjoin": ("Merger_", 3, 2, 1),
     "lowlatency": ("Merge_", FANIN, 1, 2),
+    "scalejoin": ("GateNode_", 3, 1, 1),
 }
 
 

@@ -1,4 +1,4 @@
-"""The cocotb benches on five configurations; `make sim` runs them on many more."""
+"""The cocotb benches on six configurations; `make sim` runs them on many more."""
 
 import pytest
 
@@ -10,7 +10,14 @@ from ..configurations import parameters
 
 @pytest.mark.parametrize(
     "device, count",
-    [("parallel", 51), ("serial", 51), ("opblock_serial", 51), ("splitjoin_ordered", 53), ("lowlatency", 43)],
+    [
+        ("parallel", 51),
+        ("serial", 51),
+        ("opblock_serial", 51),
+        ("splitjoin_ordered", 53),
+        ("lowlatency", 43),
+        ("scalejoin", 53),
+    ],
 )
 def test_benches_pass(device, count, request):
     outcome = regression.run(parameters(device), seed=request.config.option.seed)

@@ -401,7 +401,13 @@ def test_bad_columns(spark, columns, message):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"offload": "sim", "device": DEVICES["splitjoin"]}], ids=["cpu", "sim"]
+    "options",
+    [
+        {},
+        {"offload": "sim", "device": DEVICES["splitjoin"]},
+        {"offload": "sim", "architecture": "scalejoin", "device": DEVICES["scalejoin"]},
+    ],
+    ids=["cpu", "sim", "scalejoin"],
 )
 @pytest.mark.parametrize("window", ["4 seconds", "9 rows"])
 def test_ordered_rows_go_by_both_arrivals(streams, options, window):

@@ -1,0 +1,111 @@
+"""The door of a gate behind the socket: words of one stream go to the inputs that they come from."""
+
+from amaranth import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from .gate_word import GATE_ID_LAYOUT, INPUT_WIDTH
+from .parameters import Parameters
+from .scale_gate import Shown, shown_layout
+from .skid import Skid
+from .socket import ERROR_LAYOUT, Fault, Kind, tuple_layout
+
+
+def body_layout(parameters: Parameters) -> data.StructLayout:
+    """What a gate carries along with the number of a tuple or a token."""
+    word = tuple_layout(parameters.dims)
+    return data.StructLayout({"kind": Kind, "dims": word["dims"].shape})
+
+
+class ScaleDoor(wiring.Component):
+    """Hands tuples and heartbeats to the input whose number they carry, and tokens to all inputs.
+
+    All words come through one door, so that an input whose queue is full keeps out those of the others. If
+    the gate waits for one of these (it is `idle`), nothing can ever move: the input that is `starving` is
+    reported, and passed over until the word is in. What has no known kind or input is reported and left out.
+
+    Latency: 1 cycle. Throughput: one word per cycle.
+    """
+
+    def __init__(self, parameters: Parameters):
+        self._p = parameters
+        shown = stream.Signature(shown_layout(body_layout(parameters)))
+        super().__init__(
+            {
+                "tuples": In(stream.Signature(tuple_layout(parameters.dims))),
+                "outputs": Out(shown).array(parameters.inputs),
+                "faults": Out(stream.Signature(ERROR_LAYOUT)),
+                "starving": In(parameters.inputs),
+                "idle": In(1),
+                "pass_over": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        p = self._p
+        m.submodules.skid = skid = Skid(self.tuples.payload.shape())
+        wiring.connect(m, wiring.flipped(self.tuples), skid.input)
+        word = skid.output.payload
+        origin = data.View(GATE_ID_LAYOUT, word.id)
+
+        # Where the word goes, and as what.
+        what = Signal(Shown)
+        to = Signal(p.inputs)
+        fault = Signal(Fault, init=Fault.NO_SUCH_INPUT)
+        with m.Switch(word.kind):
+            with m.Case(Kind.R, Kind.S, Kind.INSTRUCTION):
+                m.d.comb += to.eq(Cat(origin.input == k for k in range(p.inputs)))
+                with m.If(word.kind == Kind.INSTRUCTION):
+                    m.d.comb += what.eq(Mux(word.dims.as_value()[0], Shown.END, Shown.BEAT))
+            with m.Case(Kind.FLUSH, Kind.MARK, Kind.HORIZON_R, Kind.HORIZON_S):
+                m.d.comb += to.eq(~0)
+                m.d.comb += what.eq(Mux(word.kind == Kind.FLUSH, Shown.FLUSH, Shown.TOKEN))
+            with m.Default():
+                m.d.comb += fault.eq(Fault.UNKNOWN_KIND)
+        token = what.as_value()[1]
+        done = Signal(p.inputs)  # inputs that have the word, while others have not
+        reached = ~to | done | Cat(output.ready for output in self.outputs)
+        enters = Signal()
+        m.d.comb += enters.eq(skid.output.valid & to.any() & reached.all())
+        for k, output in enumerate(self.outputs):
+            m.d.comb += [
+                output.valid.eq(skid.output.valid & to[k] & ~done[k]),
+                output.payload.what.eq(what),
+                # The input's number has done its work.
+                output.payload.number.eq(Mux(token, word.id, origin.number << INPUT_WIDTH)),
+                output.payload.body.kind.eq(word.kind),
+                output.payload.body.dims.eq(word.dims),
+            ]
+        with m.If(skid.output.valid):
+            m.d.sync += done.eq(Mux(enters, 0, to & reached))
+
+        # The gate may still move for as long as there are places in its nodes.
+        patience = 2 * p.inputs + 2
+        waited = Signal(range(patience + 1))
+        passing = Signal()
+        starved = waited == patience
+        with m.If(~skid.output.valid | reached.all() | ~self.idle):
+            m.d.sync += waited.eq(0)
+        with m.Elif(~starved):
+            m.d.sync += waited.eq(waited + 1)
+        number = Signal(range(p.inputs))
+        for k in reversed(range(p.inputs)):
+            with m.If(self.starving[k]):
+                m.d.comb += number.eq(k)
+
+        error = self.faults.payload
+        m.d.comb += [
+            self.faults.valid.eq(skid.output.valid & (~to.any() | (starved & ~passing))),
+            skid.output.ready.eq(enters | (~to.any() & self.faults.ready)),
+            self.pass_over.eq(passing),
+            error.fault.eq(fault),
+            error.value.eq(Mux(fault == Fault.UNKNOWN_KIND, word.kind.as_value(), word.id)),
+        ]
+        with m.If(to.any()):
+            m.d.comb += [error.fault.eq(Fault.STARVED), error.value.eq(number)]
+        with m.If(enters):
+            m.d.sync += passing.eq(0)
+        with m.Elif(to.any() & self.faults.valid & self.faults.ready):
+            m.d.sync += passing.eq(1)
+        return m
