@@ -166,7 +166,7 @@ def during_a_merge(seed: int = 1) -> str:
     rng = np.random.default_rng(seed)
     keys = 2 * rng.integers(0, 1 << 30, FILLED.segment).astype(np.uint64)
     # The last batch is small, so that reading and sorting it is over soon.
-    first, last = np.split(keys, [1 << 15])
+    first, last = np.split(keys, [FILLED.segment // 2])
     last = last[: Geometry.of(FILLED).linear + 1]
     with Joiner(FILLED) as device:
         device.mode("r", insert=True)
