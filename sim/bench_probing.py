@@ -1,7 +1,7 @@
 """What probing costs: cycles and words read of batches against large arrays in simulated memory.
 
-`python -m sim.bench_probing` prints it. Every answer is compared with NumPy's. Cycles do not depend on the
-machine that simulates.
+`python -m sim.bench_probing` prints it, or part of it with `--lanes`. Every answer is compared with NumPy's.
+Cycles do not depend on the machine that simulates.
 
 ::
 
@@ -12,8 +12,10 @@ machine that simulates.
                              [ memory ] <-- sorted array
 """
 
+import argparse
 import functools
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -192,10 +194,15 @@ CASES += tuple(Case("band32", 4, size, 256, mixed=True) for size in SIZES)
 CASES += tuple(Case("equal32", lanes, size, 1) for lanes in (1, 4) for size in SIZES)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the table."""
+    parser = argparse.ArgumentParser(prog="python -m sim.bench_probing", description=__doc__.splitlines()[0])
+    known = sorted({case.lanes for case in CASES})
+    parser.add_argument("--lanes", type=int, choices=known, help="only cases with so many records per word")
+    lanes = parser.parse_args(arguments).lanes
+    cases = [case for case in CASES if lanes in (None, case.lanes)]
     rows, shares = [], []
-    for case in tqdm(CASES, desc="probing", file=sys.stderr, leave=False):
+    for case in tqdm(cases, desc="probing", file=sys.stderr, leave=False):
         record = record_layouts(case.dims)["r"].size // 8
         width = record * case.lanes
         ddr = replace(DDR, row=ROW // width)
