@@ -175,7 +175,9 @@ class StreamJoin:
     def _measured(self) -> Estimate:
         """Counts rows and halos, in two Spark jobs."""
         rows, slices = self._sliced()
-        spread = rows.agg(F.sum(F.col("last") - F.col("first")), F.max("t") - F.min("t")).first()
+        spread = rows.agg(
+            F.sum(F.col("last") - F.col("first")), F.try_subtract(F.max("t"), F.min("t"))
+        ).first()
         count, window = sum(slices.r) + sum(slices.s), self.spec.window
         live = float(max(window.r, window.s))
         if window.kind == "time":
@@ -330,7 +332,7 @@ class StreamJoin:
     def _check_residual(self) -> None:
         """Lets Spark say what is wrong with `on`, before any task starts."""
         r, s = (
-            frame.select(F.struct(*map(_quoted, self._named[side])).alias(side))
+            frame.select(F.struct(*map(_quoted, self._named[side] or frame.columns)).alias(side))
             for side, frame in (("r", self.r), ("s", self.s))
         )
         r.crossJoin(s).where(self.on).schema  # noqa: B018
@@ -340,7 +342,8 @@ class StreamJoin:
         structs, place = [], 0
         for side, names in zip("rs", self._carried):
             fields = [(f"c{place + k}", name) for k, name in enumerate(names) if name in self._named[side]]
-            structs.append(F.struct(*(F.col(c).alias(name) for c, name in fields)).alias(side))
+            if fields:
+                structs.append(F.struct(*(F.col(c).alias(name) for c, name in fields)).alias(side))
             place += len(names)
         pair = "metrics IS NULL" + (
             " AND r_number IS NOT NULL AND s_number IS NOT NULL" if task.numbered else ""

@@ -22,7 +22,7 @@ from host.spec import JoinSpec
 from hw.errors import DataError, DeviceError, ParameterError
 
 #: Rows in a batch that goes back to Spark.
-BATCH_ROWS = 10_000
+BATCH_ROWS = 50_000
 #: Rows that are joined at a time: at first, before it is known how many pairs they have, and at most, unless
 #: the windows hold more; those with many pairs are smaller, to the least.
 FIRST_PIECE, PIECE, LEAST_PIECE = 1 << 15, 1 << 18, 1 << 10

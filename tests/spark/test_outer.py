@@ -92,6 +92,7 @@ def plain(r, s, on, window, how, by=()):
         ("inner", BAND, ("k",), ("3 rows", "5 rows"), 4),
         ("full", BAND, ("k",), ("4 rows", "1 rows"), 5),
         ("right", f"NOT ({LIKE})", (), ("2", "2"), 2),
+        ("left", "upper(r.name) = 'AB'", (), ("0", "1"), 2),
     ],
 )
 def test_against_plain_spark(streams, how, on, by, window, partitions):
