@@ -10,8 +10,8 @@ points between two searches; a point finds the boxes below it and walks down unt
 earlier one reaches it. With a second selective dimension, tuples are first dealt into stripes by
 splitters of that dimension, and each stripe is sorted: the two-attribute order.
 
-Tuples to be joined are sorted the same way, so each search continues where the one before ended, one step
-after the other where they lie close and by doubling where they do not (rebounding binary search): two sorted
+Tuples to be joined are sorted the same way, so each search goes on where the one before ended: in the next 16
+keys, then in the index of the next 16 parts, then by doubling (rebounding binary search). So two sorted
 sequences of equal length are walked through like in a merge.
 
 Memory: codes, 4 bytes of number, and for every 16th tuple 8 bytes (points) or 24 (boxes).
@@ -30,8 +30,6 @@ from .nested import HIGHEST, grown, leading, listed, match_boxes, match_points
 
 #: Tuples per entry of the index.
 PART = 16
-#: How many steps a search takes one by one before it doubles them.
-WALK = 16
 #: How many candidates of a search are tested one by one, as the search for their end goes on.
 SHORT = 32
 #: Tuples that a subwindow keeps unsorted.
@@ -65,21 +63,30 @@ class Order:
 
 
 @inlined
+def _below(keys, at, value):
+    """How many of PART keys from `at` on are below `value`; all are compared, which goes in vector form."""
+    below = np.uint64(0)
+    for i in range(PART):
+        below += np.uint64(keys[np.uint64(at + i)] < value)
+    return np.int64(below)
+
+
+@inlined
 def seek(keys, heads, first, last, at, value):
     """The first position in `first .. last` whose key is at least `value`, searched from `at` on."""
-    near = min(at + WALK, last)
-    if near == at + WALK:
-        # All of them are compared, in vector form: where to stop cannot be predicted.
-        below = np.uint64(0)
-        for i in range(WALK):
-            below += np.uint64(keys[np.uint64(at + i)] < value)
-        at += np.int64(below)
-    else:
-        while at < near and keys[at] < value:
-            at += 1
-    if (at == near and at < last) or (at > first and keys[at - 1] >= value):
+    if at + PART > last or (at > first and keys[at - 1] >= value):
         return _rebound(keys, heads, first, last, at, value)
-    return at
+    below = _below(keys, at, value)
+    if below < PART:
+        return at + below
+    # Further away: the same among the heads of the next parts, then in the part that they lead to.
+    part = at // PART + 1
+    if (part + PART) * PART <= last:
+        skipped = _below(heads, part, value)
+        if skipped < PART:
+            begin = (part + skipped - 1) * PART
+            return begin + _below(keys, begin, value)
+    return _rebound(keys, heads, first, last, at + PART, value)
 
 
 @inlined
