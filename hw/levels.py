@@ -152,7 +152,8 @@ class LeveledInsertion(wiring.Component):
         ]
         made = Signal()
         for number, base in enumerate(self._bases):
-            of_this = command.stream == number
+            # One stream alone has no bits for its number, which Verilog cannot compare.
+            of_this = command.stream == number if len(self._bases) > 1 else C(1)
             start = base
             for k, words in enumerate(self._words):
                 # It lies at one of two places by turns, and is merged into the other.
