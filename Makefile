@@ -4,7 +4,7 @@ PYTHON := .venv/bin/python
 STAMP := .venv/.ready
 BENCH_CPU = $(PYTHON) -m spark_offload.bench_cpu $(if $(RESUME),--resume)
 
-.PHONY: help setup test demo examples sim bitstream area timing engines figures power bench docs dist lint lock clean
+.PHONY: help setup test demo examples sim bitstream area timing engines figures latency power bench docs dist lint lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -50,6 +50,9 @@ engines: $(STAMP) ## cells and MHz of mergers, probers and all of BI-Sort for 1 
 
 figures: $(STAMP) ## MHz against cores up to a full ECP5; hours, goes on after a stop (ARCH= CORES= SEEDS=)
 	$(PYTHON) -m hw.scaling $(if $(ARCH),--architecture $(ARCH)) $(if $(CORES),--cores $(CORES)) $(if $(SEEDS),--seeds $(SEEDS))
+
+latency: $(STAMP) ## latency of handshake, SplitJoin and low-latency chains against the model, drawn (PICTURE=)
+	$(PYTHON) -m sim.latency $(if $(PICTURE),--picture $(PICTURE))
 
 power: $(STAMP) ## relative power of 1, 2, 5 and 10 cores at equal throughput, by toggles
 	$(PYTHON) -m sim.power

@@ -45,6 +45,14 @@ class LowLatency(wiring.Component):
     """The chain behind the socket; windows hold the last `cores * segment` R and `cores * s_segment` S
     tuples, of a single core where homes depend on keys.
 
+    - a tuple goes from node to node in a cycle, whatever these have stored, unless a node is still busy with
+      the one before it; `latency(parameters)` cycles pass from an R tuple's transfer on `tuples` to a pair on
+      `results` if the two meet in the first row of the last node, and one more for each row before it;
+    - throughput is one tuple every `rows` cycles if all are of one stream, where `rows` hold what a node
+      stores of the other: `segment / lanes`, or one more where the oldest tuple is not the first in its row.
+      Tuples in flight take another. Tuples of R and of S are compared at the same time;
+    - a flush of an idle chain takes `flush_cycles(parameters)` cycles.
+
     With `stallable`, for tests, there is a stream `stalls`: a word holds up those channels whose bits are
     high for a cycle, first those into each node from its left, then those from its right. `places` tells the
     nodes that find pairs, and `fills` the most results that are kept to be sorted, whenever they are more.
@@ -72,7 +80,7 @@ class LowLatency(wiring.Component):
     @staticmethod
     def flush_cycles(parameters: Parameters) -> int:
         """Cycles from a flush's transfer to an idle chain until the next word is taken."""
-        return parameters.cores + 4
+        return parameters.cores + 3
 
     def elaborate(self, platform):
         m = Module()

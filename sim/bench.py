@@ -33,6 +33,8 @@ CHAINS = (
     Parameters("opblock", dims=OPBLOCK_DIMS),
     Parameters("opblock", cores=64, segment=8, lanes=8, dims=BAND),
     Parameters("opblock", cores=64, segment=8, lanes=1, dims=BAND),
+    Parameters("lowlatency"),
+    Parameters("lowlatency", cores=64, segment=8, lanes=8, dims=KEY),
     Parameters("splitjoin"),
     Parameters("splitjoin", cores=64, segment=8, lanes=8, dims=KEY),
     *(

@@ -36,6 +36,11 @@ def _splitjoin(ordering: str, **sizes) -> Parameters:
     return Parameters("splitjoin", dims=dims, ordering=Ordering.parse(ordering), **sizes)
 
 
+def _lowlatency(ordering: str, **sizes) -> Parameters:
+    dims = (Dimension.parse("equal8"), Dimension.parse("not_band16"))
+    return Parameters("lowlatency", dims=dims, ordering=Ordering.parse(ordering), **sizes)
+
+
 #: The configurations of `make sim`: serial and parallel, edges, odd sizes, every test and width.
 CONFIGURATIONS = (
     Parameters(cores=4, segment=4, lanes=4),
@@ -85,6 +90,12 @@ CONFIGURATIONS = (
         inputs=16,
         dims=(Dimension.parse("equal8"),),
     ),
+    Parameters("lowlatency", cores=1, segment=1, lanes=1, buffer=2, dims=(Dimension.parse("equal8"),)),
+    _lowlatency("tuples:1", cores=8, segment=4, lanes=4, s_segment=2),
+    _lowlatency("none", cores=2, segment=8, lanes=1, homes="hash"),
+    _lowlatency("tuples:1", cores=3, segment=6, lanes=1, index=4),
+    # Latency grows with the nodes.
+    _lowlatency("none", cores=40, segment=2, lanes=2),
 )
 BENCHES = {
     "handshake": ("sim.benches.socket", "sim.benches.handshake"),

@@ -24,3 +24,27 @@ async def a_hop_takes_a_cycle_whatever_is_stored(dut):
             took.append(traffic.given[0] - traffic.taken[0])
         cocotb.log.info("latency by node, %d tuples stored: %s", stored, took)
         assert took[-1] == LowLatency.latency(p)
+
+
+@cocotb.test()
+async def a_tuple_takes_as_many_cycles_as_a_node_has_rows(dut):
+    """Without matches, with full windows: at most one more than if all rows were full."""
+    bench = await Testbench.start(dut)
+    p = bench.parameters
+    if p.ordering.every or p.homes == "hash":  # as many as may be under way, as few as there are of a key
+        return
+    boxes = bench.boxes(np.zeros(p.windows[1], bool))
+    points = bench.points(2 * p.windows[0] + 40)
+    traffic = await bench.exchange(np.concatenate([boxes, points]), until=None)
+    gaps = np.diff(traffic.taken[-p.windows[0] - 20 :])
+    cocotb.log.info("cycles per tuple of one stream: %.3f", gaps.mean())
+    assert gaps.max() <= (1 if p.index else -(-p.s_segment // p.lanes) + 1)
+
+
+@cocotb.test()
+async def a_flush_takes_as_long_as_it_says(dut):
+    """Of an idle chain: until the word behind it has left the door, where two have room."""
+    bench = await Testbench.start(dut)
+    words = [bench.flush(), bench.mark(1), bench.mark(2)]
+    traffic = await bench.exchange(np.concatenate(words), until=2)
+    assert traffic.taken[2] - traffic.taken[0] == LowLatency.flush_cycles(bench.parameters)

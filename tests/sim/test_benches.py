@@ -15,7 +15,7 @@ from ..configurations import parameters
         ("serial", 51),
         ("opblock_serial", 51),
         ("splitjoin_ordered", 53),
-        ("lowlatency", 43),
+        ("lowlatency", 45),
         ("scalejoin", 53),
     ],
 )
