@@ -51,8 +51,8 @@ engines: $(STAMP) ## cells and MHz of mergers, probers and all of BI-Sort for 1 
 figures: $(STAMP) ## MHz against cores up to a full ECP5; hours, goes on after a stop (ARCH= CORES= SEEDS=)
 	$(PYTHON) -m hw.scaling $(if $(ARCH),--architecture $(ARCH)) $(if $(CORES),--cores $(CORES)) $(if $(SEEDS),--seeds $(SEEDS))
 
-latency: $(STAMP) ## latency of handshake, SplitJoin and low-latency chains against the model, drawn (PICTURE=)
-	$(PYTHON) -m sim.latency $(if $(PICTURE),--picture $(PICTURE))
+latency: $(STAMP) ## latency of handshake, SplitJoin and low-latency chains against the model, drawn (SIZES=8x32,8x8)
+	$(PYTHON) -m sim.latency $(if $(SIZES),--sizes $(SIZES))
 
 power: $(STAMP) ## relative power of 1, 2, 5 and 10 cores at equal throughput, by toggles
 	$(PYTHON) -m sim.power

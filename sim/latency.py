@@ -152,14 +152,28 @@ def draw(path: Path, drawn: dict[str, dict[str, Latencies]], models: dict[str, f
     plt.close(figure)
 
 
+def _sizes(text: str) -> list[tuple[int, int]]:
+    """Sizes such as 8x32,8x8; each core's tuples are whole rows for `PACE` cycles."""
+    sizes = [tuple(int(number) for number in size.split("x")) for size in text.split(",")]
+    if not all(len(size) == 2 and min(size) > 0 and size[1] % PACE == 0 for size in sizes):
+        raise argparse.ArgumentTypeError(
+            f"must be like 8x32,8x8, of multiples of {PACE} tuples, not {text!r}"
+        )
+    return sizes
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the tables and draws the picture; 1 if the original does not take what its model says."""
     parser = argparse.ArgumentParser(prog="python -m sim.latency", description=__doc__.splitlines()[0])
     parser.add_argument("--picture", type=Path, default=PICTURE)
-    picture = parser.parse_args(arguments).picture
+    parser.add_argument(
+        "--sizes", type=_sizes, default=SIZES, help="cores and tuples per core; the first is drawn"
+    )
+    options = parser.parse_args(arguments)
+    picture, sizes = options.picture, options.sizes
     rows, drawn, models, wrong = [], {rate: {} for rate in RATES}, {}, []
     cases = [
-        (*size, rate, architecture) for size in SIZES for rate in RATES for architecture in ARCHITECTURES
+        (*size, rate, architecture) for size in sizes for rate in RATES for architecture in ARCHITECTURES
     ]
     for cores, segment, rate, architecture in tqdm(cases, desc="chains", file=sys.stderr, leave=False):
         p = configuration(architecture, cores, segment)
@@ -175,23 +189,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 model if architecture == "handshake" else None,
             )
         )
-        if (cores, segment) == SIZES[0]:
+        if (cores, segment) == sizes[0]:
             drawn[rate][architecture], models[rate] = latencies, model
     draw(picture, drawn, models)
     headers = ("architecture", "cores", "window", "windows", "pairs", "average", "maximum", "model")
     print(f"Latency in cycles with full windows, a tuple every {PACE} cycles; {picture} shows the first\n")
     print(tabulate(rows, headers, floatfmt=".1f"))
 
-    plain = replace(configuration("lowlatency", 8, 32), lanes=1)
+    plain = replace(configuration("lowlatency", *sizes[0]), lanes=1)
     keyed = replace(plain, segment=plain.capacity, s_segment=plain.capacity, homes="hash")
     variants = (plain, replace(plain, index=16), keyed, replace(keyed, index=16))
-    print("\nWork of a tuple in the low-latency chain, 8 nodes, windows of 256, a comparator per direction\n")
+    print(
+        f"\nWork of a tuple in a low-latency chain, {plain.cores} nodes, windows of {plain.capacity}, 1 lane\n"
+    )
     table = [(p.homes, p.index, *work(p)) for p in variants]
     print(tabulate(table, ("homes", "buckets", "rows met", "cycles per tuple"), floatfmt=".2f"))
-    sorts = configuration("lowlatency", *SIZES[1])
+    sorts = configuration("lowlatency", *sizes[-1])
     room = buckets(sorts) * sorts.most
+    kept = fill(sorts)
     print(
-        f"\nSorted results, 8 nodes, windows of {sorts.capacity}: at most {fill(sorts)} kept, room for {room}"
+        f"\nSorted results, {sorts.cores} nodes, windows of {sorts.capacity}: {kept} kept of {room} at most"
     )
     for cores, segment, rate in wrong:
         print(f"the original with {cores} x {segment}, {rate} windows, does not take what the model says")
