@@ -79,8 +79,11 @@ class LowLatency(wiring.Component):
 
     @staticmethod
     def flush_cycles(parameters: Parameters) -> int:
-        """Cycles from a flush's transfer to an idle chain until the next word is taken."""
-        return parameters.cores + 3
+        """Cycles from a flush's transfer to an idle chain until the next word is taken.
+
+        Clears from both ends meet at the middle node, if there is one, and one waits.
+        """
+        return parameters.cores + 3 + parameters.cores % 2
 
     def elaborate(self, platform):
         m = Module()

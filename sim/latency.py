@@ -77,22 +77,26 @@ def tuples(parameters: Parameters, rate: int, seed: int = 1) -> tuple[np.ndarray
     return is_s, words
 
 
-def paced(parameters: Parameters, words: np.ndarray) -> np.ndarray:
-    """The words with others between them that do nothing, for those that could go faster."""
-    if parameters.architecture == "handshake":
-        return words
-    idle = np.repeat(pack_control(DIMS, Kind.HORIZON_R), len(words) * (PACE - 1), 0)
-    return np.concatenate([words[:, None], idle.reshape(len(words), PACE - 1, -1)], 1).reshape(
-        -1, words.shape[1]
-    )
+def paced(parameters: Parameters, words: np.ndarray, is_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The words with others between them that do nothing, for those that could go faster, and where they are.
+
+    A core of SplitJoin compares R tuples while it stores S tuples, and the other way round: what is left is
+    as much for each S tuple and the R tuples before it.
+    """
+    idle = {"handshake": 0, "splitjoin": (PACE - 1) * is_s, "lowlatency": PACE - 1}[parameters.architecture]
+    idle = np.broadcast_to(idle, len(words))
+    nothing = pack_control(DIMS, Kind.HORIZON_R)
+    places = np.arange(len(words)) + np.cumsum(idle) - idle
+    return np.insert(words, np.repeat(np.arange(len(words)) + 1, idle), nothing, 0), places
 
 
 def measure(parameters: Parameters, rate: int) -> Latencies:
     """The latencies of all pairs that come out while tuples come."""
     is_s, words = tuples(parameters, rate)
     with load(parameters).open() as model:
-        run = model.run(paced(parameters, words), timestamps=True)
-    taken = run.taken.astype(np.int64)[:: len(run.taken) // len(words)]
+        given, places = paced(parameters, words, is_s)
+        run = model.run(given, timestamps=True)
+    taken = run.taken.astype(np.int64)[places]
     results = unpack_results(run.results)
     found = results.tag == Tag.PAIR.value
     came = np.maximum(taken[~is_s][results.r_id[found]], taken[is_s][results.s_id[found]])
@@ -124,10 +128,10 @@ def work(parameters: Parameters) -> tuple[float, float]:
 def fill(parameters: Parameters) -> int:
     """The most results that the sorter kept."""
     sorts = replace(parameters, ordering=Ordering("tuples", 1))
-    _, words = tuples(sorts, 1)
+    is_s, words = tuples(sorts, 1)
     library = engine.load(lambda: LowLatency(sorts, stallable=True), f"{sorts.name}_stallable")
     with library.open() as model:
-        return int(model.run({"tuples": paced(sorts, words)}, {}).outputs["fills"][-1, 0])
+        return int(model.run({"tuples": paced(sorts, words, is_s)[0]}, {}).outputs["fills"][-1, 0])
 
 
 def draw(path: Path, drawn: dict[str, dict[str, Latencies]], models: dict[str, float]) -> None:
@@ -199,9 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plain = replace(configuration("lowlatency", *sizes[0]), lanes=1)
     keyed = replace(plain, segment=plain.capacity, s_segment=plain.capacity, homes="hash")
     variants = (plain, replace(plain, index=16), keyed, replace(keyed, index=16))
-    print(
-        f"\nWork of a tuple in a low-latency chain, {plain.cores} nodes, windows of {plain.capacity}, 1 lane\n"
-    )
+    print(f"\nWork of a tuple in a chain of {plain.cores} nodes, windows of {plain.capacity}, 1 lane\n")
     table = [(p.homes, p.index, *work(p)) for p in variants]
     print(tabulate(table, ("homes", "buckets", "rows met", "cycles per tuple"), floatfmt=".2f"))
     sorts = configuration("lowlatency", *sizes[-1])
