@@ -125,7 +125,8 @@ class CpuSession(ContinuousSession):
             for k, batch in enumerate(new):
                 if len(batch):
                     counts[k], newest = int(batch.age[-1]) + 1, max(newest, int(batch.age[-1]))
-            found += self._engine.process(*new, self._limits(newest, counts), pairs, use)
+            parts = self._engine.process(*new, self._limits(newest, counts), pairs)
+            found += [use(*part) for part in parts]
         return found
 
     def _limits(self, newest: int, counts: Sequence[int]) -> tuple[int, int]:

@@ -172,25 +172,19 @@ class Engine:
     # Joining
 
     def process(
-        self,
-        points: Batch,
-        boxes: Batch,
-        limits: tuple[int, int],
-        pairs: bool = True,
-        use: Callable = lambda *found: found,
-    ) -> list:
-        """What `use` makes of a batch's pairs with each other and with what is kept; then keeps the batch.
+        self, points: Batch, boxes: Batch, limits: tuple[int, int], pairs: bool = True
+    ) -> list[Found]:
+        """The pairs of a batch with each other and with what is kept, in parts; then keeps the batch.
 
-        `limits` are the ages of R and S below which no later row can join. A part of the pairs is used by the
-        thread that has found it, while it is in its cache.
+        `limits` are the ages of R and S below which no later row can join.
         """
         new = points, boxes
         block = self._measure(points, boxes)
         sides = [self._sorted(batch, rows) for batch, rows in zip(new, block)]
-        found = self._among(sides, pairs, use)
+        found = self._among(sides, pairs)
         probes = list(self._probes(sides))
         threads = self._threads(sum(last - first for _, _, first, last, _ in probes))
-        found += spread(lambda meet, *probe: use(*meet(*probe, pairs)), probes, threads)
+        found += spread(lambda meet, *probe: meet(*probe, pairs), probes, threads)
         self._keep(new, sides, limits)
         return found
 
@@ -216,12 +210,15 @@ class Engine:
     def join(
         self, points: Batch, boxes: Batch, pairs: bool = True, use: Callable = lambda *found: found
     ) -> list:
-        """What `use` makes of the pairs within a batch, as in `process`; the batch is not kept."""
+        """What `use` makes of the pairs within a batch, part by part; the batch is not kept.
+
+        A part is used by the thread that has found it, while it is in its cache.
+        """
         block = self._measure(points, boxes)
         sides = [self._sorted(batch, rows) for batch, rows in zip((points, boxes), block)]
         return self._among(sides, pairs, use)
 
-    def _among(self, sides: list, pairs: bool, use: Callable) -> list:
+    def _among(self, sides: list, pairs: bool, use: Callable = lambda *found: found) -> list:
         """What `use` makes of the pairs within a sorted batch."""
         (p, _, *p_places), (b, bounds, *b_places) = sides
         hi, negated = self.layout.hi, self.layout.negated

@@ -17,7 +17,7 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from .message import Note, home_shape, message_layout
+from .message import Note, message_layout
 from .parameters import Parameters
 from .scanner import Scanner, found_layout
 from .skid import Skid
@@ -42,8 +42,8 @@ class LowLatencyNode(wiring.Component):
                 "to_right": Out(stream.Signature(rightwards)),
                 "from_right": In(stream.Signature(leftwards)),
                 "to_left": Out(stream.Signature(leftwards)),
-                "ended": In(stream.Signature(home_shape(parameters))),
-                "position": In(home_shape(parameters)),
+                "ended": In(stream.Signature(range(parameters.cores))),
+                "position": In(range(parameters.cores)),
                 "hold": In(2),
                 "epoch": In(1),
                 "held": Out(2),

@@ -26,17 +26,12 @@ def stamp_width(parameters: Parameters) -> int:
     return ID_WIDTH if parameters.ordering.every else 2
 
 
-def home_shape(parameters: Parameters) -> range:
-    """The number of a node; also a single one takes a bit, as memories do not come without."""
-    return range(max(2, parameters.cores))
-
-
 def message_layout(parameters: Parameters, of_s: bool) -> data.StructLayout:
     """A message in the direction of R, or of S (`of_s`). Only arrivals have an id and dimensions."""
     return data.StructLayout(
         {
             "kind": Note,
-            "home": home_shape(parameters),
+            "home": range(parameters.cores),
             "id": ID_WIDTH,
             "stamp": stamp_width(parameters),
             "dims": (box_layout if of_s else point_layout)(parameters.dims),

@@ -18,7 +18,7 @@ from amaranth.lib.wiring import In, Out
 
 from .hashing import home_of, key_of
 from .ledger import OPTION_LAYOUT
-from .message import Note, home_shape, message_layout, stamp_width
+from .message import Note, message_layout, stamp_width
 from .parameters import Parameters
 from .skid import Skid
 from .socket import ID_WIDTH, Kind, tuple_layout
@@ -188,7 +188,7 @@ class WindowDriver(wiring.Component):
         """One stream's window, as ids in order, and its horizon."""
         p = self._p
         side, size = "rs"[of_s], p.windows[of_s]
-        entry = data.StructLayout({"id": ID_WIDTH, "home": home_shape(p)})
+        entry = data.StructLayout({"id": ID_WIDTH, "home": range(p.cores)})
         depth = max(2, size)
         m.submodules[f"{side}_ids"] = ids = memory.Memory(
             shape=entry, depth=depth, init=[], attrs=ram_style(entry, depth)
@@ -202,7 +202,7 @@ class WindowDriver(wiring.Component):
         horizon = Signal(OPTION_LAYOUT, name=f"{side}_horizon")
         evicted = Signal(OPTION_LAYOUT, name=f"{side}_evicted")
         window = _Window(
-            Signal(home_shape(p), name=f"{side}_home"),
+            Signal(range(p.cores), name=f"{side}_home"),
             read.data,
             *(Signal(name=f"{side}_{name}") for name in ("push", "pop", "full", "behind", "lost")),
         )

@@ -220,31 +220,54 @@ def spark_streamed(rows: int, batch: int, seconds: int, limit: int) -> dict:
     """Tuples a second through Spark's stream-stream join on bins, `batch` rows of each stream at a time."""
     from pyspark.sql import functions as F
 
+    window = seconds * SECOND
+
+    def join(r, s):
+        condition = f"r.vbin = s.vbin AND r.tbin = s.tbin AND {BAND} AND {within(window)}"
+        condition += (
+            f" AND r.at >= s.at - INTERVAL {seconds} SECONDS AND r.at <= s.at + INTERVAL {seconds} SECONDS"
+        )
+        r, s = (_binned(frame, name, window).alias(name) for name, frame in (("r", r), ("s", s)))
+        return r.join(s, F.expr(condition)).selectExpr(*NAMED)
+
+    return _streamed(join, rows, batch, limit)
+
+
+def spark_sharded(rows: int, batch: int, seconds: int, limit: int, shards: int) -> dict:
+    """The same through `stream_join` in Spark."""
+    from . import stream_join
+    from .streaming import PROVIDER, ROCKSDB
+
+    _spark().conf.set(PROVIDER, ROCKSDB)
+
+    def join(r, s):
+        joined = stream_join(r, s, ON, f"{seconds} seconds", "at", partitions=shards)
+        return joined.select("r_id", "x", "s_id", "a")
+
+    return _streamed(join, rows, batch, limit)
+
+
+def _streamed(join: Callable, rows: int, batch: int, limit: int) -> dict:
+    """Tuples a second through a join of two streaming DataFrames in Spark."""
+    from pyspark.sql import functions as F
+
     spark = _spark()
     folder = Path(tempfile.mkdtemp())
+    frames = []
     for name, value, seed in (("r", "x", 1), ("s", "a", 2)):
         table = stream(value, rows, seed)
         (folder / name).mkdir()
         for number, start in enumerate(range(0, rows, batch)):
-            path = folder / name / f"{number:06}.parquet"
-            pq.write_table(table.slice(start, batch), path)
-            # Spark takes files by their times, and drops rows that come late.
-            os.utime(path, (SECOND + number, SECOND + number))
-    window = seconds * SECOND
-    frames = []
-    for name in "rs":
+            pq.write_table(table.slice(start, batch), folder / name / f"{number:06}.parquet")
         schema = spark.read.parquet(str(folder / name)).schema
         frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / name))
-        frame = frame.withColumn("at", F.timestamp_micros("ts")).withWatermark("at", "0 seconds")
-        frames.append(_binned(frame, name, window).alias(name))
-    condition = f"r.vbin = s.vbin AND r.tbin = s.tbin AND {BAND} AND {within(window)}"
-    condition += (
-        f" AND r.at >= s.at - INTERVAL {seconds} SECONDS AND r.at <= s.at + INTERVAL {seconds} SECONDS"
-    )
-    joined = frames[0].join(frames[1], F.expr(condition))
+        # Rows at the beginning of 1970 would be late.
+        frame = frame.withColumn("at", F.timestamp_micros(F.col("ts") + SECOND))
+        frames.append(frame.withWatermark("at", "0 seconds"))
     found = []
     query = (
-        joined.writeStream.foreachBatch(lambda frame, _: found.append(frame.count()))
+        join(*frames)
+        .writeStream.foreachBatch(lambda frame, _: found.append(frame.count()))
         .option("checkpointLocation", str(folder / "state"))
         .trigger(availableNow=True)
         .start()

@@ -2,6 +2,8 @@
 
     batch       a band join over a time window, Parquet in, four columns of every pair out to Parquet,
                 against Spark's own join on hand-written bins
+    streams     the same join of streaming DataFrames, micro-batch by micro-batch, against Spark's
+                stream-stream join on such bins
     scale       20M x 20M rows, and the memory that it takes
 
 Every measurement is a process of its own; ratios are between figures of one run.
@@ -22,12 +24,14 @@ import pyarrow.parquet as pq
 from tabulate import tabulate
 
 from .bench_cpu import machine
-from .bench_peers import NAMED, ON, SECOND, Query, _binned, _spark, stream
+from .bench_peers import NAMED, ON, SECOND, Query, _binned, _spark, spark_sharded, spark_streamed, stream
 
 #: Seconds that one measurement may take.
 LIMIT = 1800
 REPEATS = 2
 ROWS, LARGE = 2_000_000, 20_000_000
+#: Rows of each stream in a micro-batch; so many micro-batches are measured, and shards for ours.
+MICRO_BATCHES, MEASURED, SHARDS = (5_000, 20_000, 100_000), 6, 2
 #: For the large join: a row has about one partner.
 SELECTIVE = "r.x BETWEEN s.a - 2 AND s.a + 2"
 COLUMNS = ("r_id", "x", "s_id", "a")
@@ -129,6 +133,30 @@ def scaled(rows: int) -> dict:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def streamed(name: str, size: int) -> dict:
+    """Micro-batches through a streaming join; the first is not measured."""
+    rows = (MEASURED + 1) * size
+    if name == "touchline":
+        return spark_sharded(rows, size, 1, LIMIT, SHARDS)
+    return spark_streamed(rows, size, 1, LIMIT)
+
+
+def streams(rows: int | None) -> None:
+    """Prints tuples a second of both, and their ratio."""
+    lines = []
+    for size in MICRO_BATCHES:
+        ours, theirs = (_measured("streamed", name, size) for name in ("touchline", "spark"))
+        if "why" in ours or "why" in theirs:
+            lines.append((f"{size:,}", ours.get("why", ""), theirs.get("why", "")))
+            continue
+        ratio = f"{ours['rate'] / theirs['rate']:.1f}"
+        same = "yes" if ours["found"] == theirs["found"] else "NO"
+        lines.append((f"{size:,}", *(f"{each['rate']:,.0f}" for each in (ours, theirs)), ratio, same))
+    headers = ("rows per micro-batch and stream", "tuples/s", "Spark, hand-binned", "times", "same")
+    print(f"\nStreaming DataFrames, window 1 s, {SHARDS} shards, on {machine()}\n")
+    print(tabulate(lines, headers, disable_numparse=True))
+
+
 def scale(rows: int | None) -> None:
     """Prints what a task of a large join takes."""
     rows = rows or LARGE
@@ -183,8 +211,8 @@ def _measured(name: str, *arguments) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-MEASUREMENTS = {"written": written, "scaled": scaled}
-SECTIONS = {"batch": batch, "scale": scale}
+MEASUREMENTS = {"written": written, "scaled": scaled, "streamed": streamed}
+SECTIONS = {"batch": batch, "streams": streams, "scale": scale}
 
 
 def main() -> None:

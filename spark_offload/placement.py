@@ -17,7 +17,7 @@ from host.transport import TRANSPORTS
 from hw.errors import DeviceError, ParameterError
 from hw.parameters import ARCHITECTURES, Parameters
 
-from .task import Where, check_architecture
+from .joiner import Where, check_architecture
 
 OFFLOADS = ("cpu", "sim", "fpga", "auto")
 #: What happens where a device fails: nothing more, or the CPU joins, with a warning.

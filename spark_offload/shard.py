@@ -16,7 +16,6 @@ same micro-batch. The shard that stores it offers it then, and those where it ha
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -28,21 +27,23 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from host import encoding
 from host.arrival import Arrivals, Side
-from host.cpu import open_cpu
-from host.device import open_when_free
 from host.evaluate import Rows as Columns
 from host.expression import SIDES
 from host.pieces import OUTER
-from host.session import Session, Stats
+from host.session import Stats
 from host.spec import JoinSpec
 from hw.errors import DataError
 
 from .chunks import Chunks, Entry, from_bytes, to_bytes
 from .groups import Groups
-from .task import check_architecture, scheduled_device
+from .joiner import Joiner, Where
 
-#: What a micro-batch reports beside its results; `state_rows` are those in the state stores.
-STREAM_METRICS = ("late", "undated", "state_rows", *(field.name for field in fields(Stats)))
+#: What shards report for each micro-batch: `state_rows` are in the state stores, `joining` is microseconds,
+#: `on_cpu` and `fallbacks` count shards that no device joined, and those in which one failed.
+STREAM_METRICS = (
+    *("late", "undated", "state_rows", "joining", "on_cpu", "fallbacks"),
+    *(field.name for field in fields(Stats)),
+)
 METRICS_TYPE = pa.struct([(name, pa.int64()) for name in STREAM_METRICS])
 #: Rows in a batch that goes back to Spark.
 BATCH_ROWS = 1 << 16
@@ -66,9 +67,8 @@ class ShardedJoin:
 
     spec: JoinSpec
     shards: int
-    how: str = "inner"
-    device: str | None = "cpu:auto"  #: its URL, or cpu:; None: the one that Spark has given to the task
-    architecture: str | None = None  #: which the device must have
+    how: str
+    where: Where
 
     @property
     def settles(self) -> bool:
@@ -90,17 +90,6 @@ class ShardedJoin:
             "columns of r": _columns(spec.r_schema),
             "columns of s": _columns(spec.s_schema),
         }
-
-    @contextmanager
-    def session(self) -> Iterator[Session]:
-        """What joins: a core of this machine, or a device."""
-        device = self.device or scheduled_device()
-        if device.startswith("cpu:"):
-            yield open_cpu(device, self.spec, threads=1)
-            return
-        with open_when_free(device) as opened:
-            check_architecture(opened, self.architecture)
-            yield Session(opened, self.spec)
 
 
 @dataclass(frozen=True)
@@ -147,7 +136,8 @@ class Shard(StatefulProcessor):
         self._handle, self._chunks = handle, Chunks(handle)
 
     def handleInputRows(self, key, rows, timerValues) -> Iterator[pd.DataFrame]:
-        parts = [part for frame in rows for part in zip(frame["is_s"], frame["data"])]
+        # Shuffled parts come in any order, but rows that are tied must have the same order in all shards.
+        parts = sorted(part for frame in rows for part in zip(frame["is_s"], frame["data"]))
         yield from self._advance(key[0], parts, timerValues.getCurrentWatermarkInMs())
 
     def handleExpiredTimer(self, key, timerValues, expiredTimerInfo) -> Iterator[pd.DataFrame]:
@@ -310,12 +300,12 @@ class Step:
             Rows(pa.concat_tables([*tables, rows.table]).combine_chunks())
             for tables, rows in zip(kept, (mine[0], new[1].take(np.empty(0, np.int64))))
         )
-        with self._join.session() as session:
+        with Joiner(self._spec, self._join.where, f"shard {self._shard}", self._metrics) as join:
             for r, s in zip((next(stored), new[0]), (new[1], next(stored))):
                 if not (len(r) and len(s)):
                     continue
                 arrivals, orders = self._arrivals(r, s)
-                result = session.join(arrivals)
+                result = join(arrivals)
                 found = orders[0][result.r], orders[1][result.s]
                 for name in ("pairs", "cycles", "comparisons", "stalls", "tiles"):
                     self._metrics[name] += getattr(result.stats, name)

@@ -72,6 +72,11 @@ def stream_join(
     of the arrival order once, to choose the cuts. Tasks read what is in Parquet files for themselves, where
     they can do that exactly as Spark does.
 
+    If `r` and `s` are streaming DataFrames, so is the result, and `partitions` is the number of shards. Both
+    need a watermark on their event time. Late rows are dropped and counted, rows without a partner come out
+    when their window has passed, and a `StreamingQueryListener` finds the counts of `shard.STREAM_METRICS`
+    as `streaming.OBSERVED`.
+
     All columns of both sides come out, or those that `columns` names; a name that both have becomes `r_name`
     and `s_name`. The first action on the result gives `observation` the counts of `task.METRICS`. If
     `ordered`, rows come by (later arrival, earlier arrival): sorted within each partition, and each partition
@@ -142,10 +147,10 @@ class StreamJoin:
             tiebreak=self.tiebreak,
             by=self.by,
             timezone=conf.get("spark.sql.session.timeZone"),
-            residual=not self.streaming,
+            residual=True,
         )
         if self.streaming:
-            check_streams(self.r, self.s, self.spec.time, self.ordered)
+            check_streams(self.r, self.s, self.spec, self.how, self.ordered)
         self._chosen = self._choose(fold)
         if self.ordered and (self.how != "inner" or self.spec.by_key):
             what = f"how={self.how!r}" if self.how != "inner" else "windows of rows by key"
@@ -157,7 +162,12 @@ class StreamJoin:
 
     def explain(self, measure: bool = False) -> str:
         """Where each part of the join runs and why, in how many tasks, and what rows are read besides."""
-        plan = "streams go through shards" if self.streaming else self._files()
+        what = "a core" if (self.device or "").startswith("cpu:") else "a device"
+        if self.streaming:
+            tasks = f"in {self._shards} shards, each with {what} and a part of the windows in its state store"
+            source = "Spark shows each to all shards, because one of them stores it and all join it"
+            return explained(self.spec, self.how, self.placement, tasks, source, "streams have no end")
+        plan = self._files()
         most = self.partitions or self.r.sparkSession.conf.get("spark.sql.shuffle.partitions")
         if isinstance(plan, FilePlan):
             most, source = len(plan), f"tasks read Parquet, because {plan.why}"
@@ -165,10 +175,9 @@ class StreamJoin:
         else:
             source = f"Spark shuffles them, because {plan}"
             estimate = "rows are counted when the join starts, or by explain(..., measure=True)"
-            if measure and not self.streaming:
+            if measure:
                 estimate = self._measured()
                 most = estimate.tasks
-        what = "a core" if (self.device or "").startswith("cpu:") else "a device"
         tasks = f"in at most {most} tasks, each with {what}, a slice of history and the window before it"
         return explained(self.spec, self.how, self.placement, tasks, source, estimate)
 
@@ -187,8 +196,7 @@ class StreamJoin:
     def frame(self, observation: Observation | None = None) -> DataFrame:
         """The result. Of batches, reads the columns of the arrival order to choose the cuts."""
         if self.streaming:
-            shards = shard_count(self.partitions, self.r.sparkSession.conf)
-            join = ShardedJoin(self.spec, shards, self.how, self.device, self.architecture)
+            join = ShardedJoin(self.spec, self._shards, self.how, self.placement.where)
             return self._columns(joined(self.r, self.s, join))
         task = Task(
             self.spec,
@@ -213,6 +221,11 @@ class StreamJoin:
         return results.where("metrics IS NULL").select(
             *(F.col(f"c{places[name]}").alias(name) for name in self._chosen)
         )
+
+    @property
+    def _shards(self) -> int:
+        """How many shards a stream has."""
+        return shard_count(self.partitions, self.r.sparkSession.conf)
 
     def _files(self) -> FilePlan | str:
         """How tasks read the input for themselves, or why Spark has to shuffle it."""

@@ -20,6 +20,7 @@ from pyspark.sql import types as T
 from pyspark.sql.conf import RuntimeConfig
 
 from host.expression import SIDES
+from host.spec import JoinSpec
 from hw.errors import ParameterError, SpecError
 
 from .chunks import from_bytes, to_bytes
@@ -47,11 +48,16 @@ def both_streaming(r: DataFrame, s: DataFrame) -> bool:
     return r.isStreaming
 
 
-def check_streams(r: DataFrame, s: DataFrame, time: tuple[str, str], ordered: bool) -> None:
+def check_streams(r: DataFrame, s: DataFrame, spec: JoinSpec, how: str, ordered: bool) -> None:
     """Refuses what streams cannot do, missing watermarks, and state stores that cannot hold shards."""
     if ordered:
         raise ParameterError("ordered must be False for streaming DataFrames, not True")
-    for side, frame, name in zip(SIDES, (r, s), time):
+    if spec.left and how != "inner":
+        raise ParameterError(
+            f"how must be 'inner' for streaming DataFrames, because only Spark can evaluate "
+            f"`{spec.left[0].text}`, not {how!r}"
+        )
+    for side, frame, name in zip(SIDES, (r, s), spec.time):
         if "spark.watermarkDelayMs" not in (frame.schema[name].metadata or {}):
             raise SpecError(
                 f"`{side}.{name}` has no watermark, so the join would never know which rows are late; use "
@@ -68,7 +74,7 @@ def shard_count(partitions: int | None, conf: RuntimeConfig) -> int:
     return partitions or min(int(conf.get("spark.sql.shuffle.partitions")), MOST_SHARDS)
 
 
-def joined(r: DataFrame, s: DataFrame, join: ShardedJoin, observed: str = OBSERVED) -> DataFrame:
+def joined(r: DataFrame, s: DataFrame, join: ShardedJoin) -> DataFrame:
     """The result, with columns `r` and `s`: structs of the rows' own columns, NULL where there is no row."""
     keys = shard_keys(join.shards)
     shown = _packed(r, "r").union(_packed(s, "s"))
@@ -81,14 +87,15 @@ def joined(r: DataFrame, s: DataFrame, join: ShardedJoin, observed: str = OBSERV
     schema = T.StructType(
         [T.StructField("r", r.schema), T.StructField("s", s.schema), T.StructField("metrics", _METRICS_TYPE)]
     )
-    counts = [F.coalesce(F.sum(f"metrics.{name}"), F.lit(0)).alias(name) for name in STREAM_METRICS]
-    single = F.count_if(F.expr("metrics IS NULL AND (r IS NULL OR s IS NULL)")).alias("alone")
-    return (
-        output.mapInArrow(unpacked(join), schema)
-        .observe(observed, *counts, single)
-        .where("metrics IS NULL")
-        .drop("metrics")
-    )
+    results = output.mapInArrow(unpacked(join), schema)
+    if join.spec.left:
+        # Terms that no box can hold; there are pairs only, because such a join is inner.
+        results = results.where(F.col("metrics").isNotNull() | F.expr(join.spec.on))
+    counts = {name: F.coalesce(F.sum(f"metrics.{name}"), F.lit(0)) for name in STREAM_METRICS}
+    counts["pairs"] = F.count_if(F.expr("r IS NOT NULL AND s IS NOT NULL"))
+    counts["alone"] = F.count_if(F.expr("metrics IS NULL AND (r IS NULL OR s IS NULL)"))
+    observed = (count.alias(name) for name, count in counts.items())
+    return results.observe(OBSERVED, *observed).where("metrics IS NULL").drop("metrics")
 
 
 def _packed(frame: DataFrame, side: str) -> DataFrame:

@@ -2,8 +2,7 @@
 
 import resource
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from itertools import groupby, pairwise
@@ -11,15 +10,14 @@ from itertools import groupby, pairwise
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 
 from host.arrival import Arrivals
-from host.cpu import open_cpu
-from host.device import Device, open_when_free
 from host.pieces import OUTER, Phase, Piece, Pieces
-from host.session import JoinResult, Session, Stats
+from host.session import Stats
 from host.spec import JoinSpec
-from hw.errors import DataError, DeviceError, ParameterError
+from hw.errors import DataError
+
+from .joiner import Joiner, Where
 
 #: Rows in a batch that goes back to Spark.
 BATCH_ROWS = 50_000
@@ -42,16 +40,6 @@ MOSTS = ("memory",)
 METRICS = (*SUMS, *MOSTS)
 #: A list, because beside results, where it is null, it takes the least room.
 _METRICS_TYPE = pa.list_(pa.int64())
-
-
-@dataclass(frozen=True)
-class Where:
-    """What joins: a device by its URL, or by what Spark gives to the task, or the CPU."""
-
-    device: str | None  #: its URL, or cpu:; None: the one that Spark has given to the task
-    architecture: str | None = None  #: which the device must have
-    must_fit: bool = False  #: a device that does not take all dimensions is left alone, and the CPU joins
-    fallback: bool = False  #: the CPU joins what a device fails in
 
 
 @dataclass(frozen=True)
@@ -132,51 +120,13 @@ class Slice:
         self.schemas = (task.spec.r_schema, task.spec.s_schema)
 
     def __enter__(self) -> "Slice":
-        self._join = self._open()
-        self._pieces = Pieces(self._task.spec, self._timed, self._task.how, self._task.decides)
+        task = self._task
+        join = self._stack.enter_context(Joiner(task.spec, task.where, f"slice {self._number}", self.metrics))
+        self._pieces = Pieces(task.spec, join, task.how, task.decides)
         return self
 
     def __exit__(self, *exception) -> None:
         self._stack.close()
-
-    # What joins
-
-    def _open(self) -> Callable[[Arrivals], JoinResult]:
-        """The join of the task's device, or the CPU's where there is none or it may not be used."""
-        where, spec = self._task.where, self._task.spec
-        if where.device and where.device.startswith("cpu:"):
-            return self._cpu(where.device)
-        try:
-            device = self._stack.enter_context(open_when_free(where.device or scheduled_device()))
-            check_architecture(device, where.architecture)
-        except (DeviceError, ParameterError) as error:
-            return self._fall_back(error)
-        session = Session(device, spec)
-        if where.must_fit and session.missing:
-            return self._cpu()
-        return session.join
-
-    def _cpu(self, url: str = "cpu:auto") -> Callable[[Arrivals], JoinResult]:
-        self.metrics["on_cpu"] = 1
-        # Spark has tasks for the other cores.
-        return open_cpu(url, self._task.spec, threads=1).join
-
-    def _fall_back(self, error: Exception) -> Callable[[Arrivals], JoinResult]:
-        if not self._task.where.fallback:
-            raise error
-        warnings.warn(f"slice {self._number} falls back to the CPU: {error}", RuntimeWarning, stacklevel=2)
-        self.metrics["fallbacks"] = 1
-        return self._cpu()
-
-    def _timed(self, arrivals: Arrivals) -> JoinResult:
-        start = time.perf_counter()
-        try:
-            result = self._join(arrivals)
-        except DeviceError as error:
-            self._join = self._fall_back(error)
-            result = self._join(arrivals)
-        self.metrics["joining"] += _micros(start)
-        return result
 
     # Rows
 
@@ -332,27 +282,6 @@ def verdict(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counts["pairs"] += pc.sum(pairs).as_py()
         counts["alone"] += pc.sum(keep).as_py() - pc.sum(pairs).as_py()
         yield rows.filter(keep)
-
-
-def check_architecture(device: Device, wanted: str | None) -> None:
-    """Refuses a device of another architecture than the one that was asked for."""
-    if wanted not in (None, device.parameters.architecture):
-        raise ParameterError(
-            f"architecture is {wanted!r}, but the device {device.url!r} is "
-            f"{device.parameters.architecture!r}; leave one of the two out"
-        )
-
-
-def scheduled_device() -> str:
-    """The URL of the device that Spark has given to this task."""
-    context = TaskContext.get()
-    given = context.resources().get("fpga") if context else None
-    if not given:
-        raise DeviceError(
-            'Spark has given this task no resource "fpga": set spark.task.resource.fpga.amount=1, or give '
-            "device="
-        )
-    return given.addresses[0]
 
 
 def _runs(batches: Iterable[pa.RecordBatch], column: str) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -16,6 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -27,8 +28,11 @@ from host.pieces import OUTER, Phase, Pieces
 from host.session import Session
 from host.spec import JoinSpec
 from sim.oracle import Windows, three_steps
+from spark_offload.joiner import Where
+from spark_offload.shard import ShardedJoin
 
 from .configurations import DEVICES, NETLISTS, parameters
+from .spark.shards import END, Shards, ids, micro_batches
 
 SECOND = 1_000_000
 
@@ -327,6 +331,29 @@ def test_pieces(device, how, window, seed, rng):
                 if last := pieces.finish():
                     found.update(_rows_of(last, Phase.AFTER))
         assert found == given.outer(how)
+
+
+@pytest.mark.parametrize("window", ["time", "uneven_time", "rows", "uneven_rows"])
+@pytest.mark.parametrize("how", OUTER)
+@pytest.mark.parametrize("device", [None, "parallel", "splitjoin"])
+def test_shards(device, how, window, seed, rng):
+    """Streaming joins of every kind, by key and not, of rows that come out of order, in micro-batches."""
+    p = parameters(device or "parallel")
+    where = Where(f"{DEVICES[device]}&stalls={seed},60,60" if device else "cpu:auto")
+    for by in ("", "k"):
+        given = problem(rng, 4 * p.capacity, rng.choice(["two_bands", "either"]), window, p, by)
+        shards = Shards(ShardedJoin(given.spec, int(rng.integers(1, 4)), how, where))
+        # Spark's first watermark is the beginning of 1970, where the rows begin.
+        later = [pc.add(table["ts"], pa.scalar(SECOND, pa.duration("us"))) for table in (given.r, given.s)]
+        tables = [table.set_column(0, "ts", times) for table, times in zip((given.r, given.s), later)]
+        found = Counter()
+        for parts, watermark in micro_batches(rng, tables, 4):
+            found.update(ids(shards.run(*parts, watermark)))
+        found.update(ids(shards.run(*(table.slice(0, 0) for table in tables), END)))
+        missing = given.outer(how) - found
+        assert not found - given.outer(how) and not shards.metrics["late"]
+        # A window of rows has not passed as long as too few rows have come.
+        assert all(None in pair for pair in missing) and missing.total() <= shards.state_rows
 
 
 def _in_pieces(spec, whole, begin: int, end: int, how: str, rng):

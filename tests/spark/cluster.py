@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from host.device import open_device
 from host.link import LinkDevice
-from spark_offload import explain, stream_join, task
+from spark_offload import explain, joiner, stream_join, task
 
 ON, WINDOW = "r.x BETWEEN s.a - 2 AND s.a + 2", "5 seconds"
 PARTITIONS = 5
@@ -42,7 +42,7 @@ class Noted(task.Task):
             time.sleep(0.3)  # so that tasks that share a device would meet there
             return device
 
-        task.open_when_free = opened
+        joiner.open_when_free = opened
         yield from super().__call__(batches)
 
 

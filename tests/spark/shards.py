@@ -3,6 +3,7 @@
 from collections import Counter
 from copy import deepcopy
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql.streaming.tws_tester import TwsTester
@@ -11,6 +12,10 @@ from spark_offload.chunks import to_bytes
 from spark_offload.shard import STREAM_METRICS, Shard, ShardedJoin
 from spark_offload.shard_keys import shard_keys
 from spark_offload.streaming import unpacked
+
+SECOND = 1_000_000
+#: A watermark, in milliseconds, that has passed everything.
+END = 10**9
 
 
 class Shards:
@@ -33,9 +38,18 @@ class Shards:
             outputs.append(self.tester.setWatermark(watermark))
         parts = [(side == "s", table) for side, table in (("r", r), ("s", s)) if table.num_rows]
         if parts:
-            packed = [to_bytes(pa.table({"row": table.to_struct_array()})) for _, table in parts]
-            frame = pd.DataFrame({"is_s": [is_s for is_s, _ in parts], "data": packed})
-            outputs += [self.tester.testInPandas(key, frame) for key in self.keys]
+            frame = pd.DataFrame(
+                [
+                    (is_s, to_bytes(pa.table({"row": half.to_struct_array()})))
+                    for is_s, table in parts
+                    for half in (table.slice(0, table.num_rows // 2), table.slice(table.num_rows // 2))
+                ],
+                columns=["is_s", "data"],
+            )
+            # Every other shard gets them the other way round.
+            outputs += [
+                self.tester.testInPandas(key, frame[:: 1 - 2 * (k % 2)]) for k, key in enumerate(self.keys)
+            ]
         outputs = [output for output in outputs if len(output)]
         if not outputs:
             return self._rows([])
@@ -69,3 +83,28 @@ class Shards:
             self.metrics.update({name: row[name] for name in STREAM_METRICS if name != "state_rows"})
         self.state_rows = sum(row["state_rows"] for row in told[-self.join.shards :])
         return rows.filter(rows["metrics"].is_null()).select(["r", "s"])
+
+
+def ids(rows: pa.Table) -> Counter:
+    """Results as pairs of ids."""
+    sides = [[row and row["id"] for row in rows[side].to_pylist()] for side in "rs"]
+    return Counter(zip(*sides))
+
+
+def micro_batches(rng: np.random.Generator, tables: list[pa.Table], count: int):
+    """Rows as they come, up to 3 seconds late, and the highest watermark at which all are in time."""
+    at = [table["ts"].cast(pa.int64()).fill_null(0).to_numpy() for table in tables]
+    comes = [time + rng.integers(0, 3 * SECOND, len(time)) for time in at]
+    end = max((int(come.max()) for come in comes if len(come)), default=0) + 1
+    cuts = [*np.sort(rng.integers(0, end, count - 1)).tolist(), end]
+    last, watermark = -1, 0
+    for cut in cuts:
+        to_come = [time[(come > last) & (time > 0)] for time, come in zip(at, comes)]
+        earliest = min((int(times.min()) for times in to_come if len(times)), default=None)
+        if earliest is not None:
+            watermark = max(watermark, int(rng.integers(0, (earliest - 1) // 1000 + 1)))
+        yield (
+            [table.filter(pa.array((come > last) & (come <= cut))) for table, come in zip(tables, comes)],
+            watermark,
+        )
+        last = cut

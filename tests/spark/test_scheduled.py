@@ -23,8 +23,8 @@ from hw.errors import DeviceError, ParameterError
 from hw.frame import Link
 from hw.tools import java
 from sim.link_model import LinkModel
+from spark_offload.joiner import scheduled_device
 from spark_offload.placement import AMOUNT, check_resources
-from spark_offload.task import scheduled_device
 
 from ..links import PARAMETERS
 from ..sim.test_board import TEXT, WIDE, serving, start_server

@@ -15,13 +15,14 @@ import pytest
 
 from host.pieces import OUTER
 from host.spec import JoinSpec
+from hw.errors import DataError
 from sim.oracle import Windows, three_steps
 from spark_offload import chunks
+from spark_offload.joiner import Where
 from spark_offload.shard import ShardedJoin
 
-from .shards import Shards
+from .shards import END, SECOND, Shards, ids, micro_batches
 
-SECOND = 1_000_000
 ON = "r.x BETWEEN s.a - 2 AND s.a + 2"
 WINDOWS = {
     "3 seconds": Windows("time", 3 * SECOND, 3 * SECOND),
@@ -30,8 +31,6 @@ WINDOWS = {
     ("0 rows", "9 rows"): Windows("rows", 0, 9),
     "1000 rows": Windows("rows", 1000, 1000),
 }
-#: A watermark, in milliseconds, that has passed everything.
-END = 10**9
 
 
 def stream(rng: np.random.Generator, value: str, count: int) -> pa.Table:
@@ -78,30 +77,6 @@ def expected(r: pa.Table, s: pa.Table, windows: Windows, how: str, by: bool) -> 
     return found
 
 
-def ids(rows: pa.Table) -> Counter:
-    """Results as pairs of ids."""
-    sides = [[row and row["id"] for row in rows[side].to_pylist()] for side in "rs"]
-    return Counter(zip(*sides))
-
-
-def micro_batches(rng: np.random.Generator, tables: list[pa.Table], count: int):
-    """Rows as they come, up to 3 seconds late, and the highest watermark at which all are in time."""
-    at = [table["ts"].cast(pa.int64()).fill_null(0).to_numpy() for table in tables]
-    comes = [time + rng.integers(0, 3 * SECOND, len(time)) for time in at]
-    cuts = [*np.sort(rng.integers(2 * SECOND, 30 * SECOND, count - 1)).tolist(), 40 * SECOND]
-    last, watermark = -1, 0
-    for cut in cuts:
-        to_come = [time[(come > last) & (time > 0)] for time, come in zip(at, comes)]
-        earliest = min((int(times.min()) for times in to_come if len(times)), default=None)
-        if earliest is not None:
-            watermark = max(watermark, int(rng.integers(0, (earliest - 1) // 1000 + 1)))
-        yield (
-            [table.filter(pa.array((come > last) & (come <= cut))) for table, come in zip(tables, comes)],
-            watermark,
-        )
-        last = cut
-
-
 @pytest.mark.parametrize("by", [False, True])
 @pytest.mark.parametrize("how", OUTER)
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
@@ -110,7 +85,7 @@ def test_any_micro_batches_give_what_the_oracle_gives(window, how, by, rng, monk
     monkeypatch.setattr(chunks, "CHUNK_ROWS", int(rng.choice([1, 8, 4096])))
     r, s = stream(rng, "x", 70), stream(rng, "a", 60)
     spec = JoinSpec(ON, window, "ts", r.schema, s.schema, by=["k"] if by else [])
-    shards = Shards(ShardedJoin(spec, int(rng.integers(1, 5)), how))
+    shards = Shards(ShardedJoin(spec, int(rng.integers(1, 5)), how, Where("cpu:auto")))
     found = Counter()
     for parts, watermark in micro_batches(rng, [r, s], 7):
         if rng.random() < 0.3:
@@ -134,3 +109,86 @@ def test_any_micro_batches_give_what_the_oracle_gives(window, how, by, rng, monk
         assert not found - whole
         assert all(None in pair for pair in whole - found)
         assert (whole - found).total() <= shards.state_rows
+
+
+def join_of(window="3 seconds", shards=2, how="inner", device="cpu:auto", on=ON, **options) -> ShardedJoin:
+    """A join of the streams of `stream`."""
+    r, s = (stream(np.random.default_rng(1), value, 1) for value in "xa")
+    spec = JoinSpec(on, window, "ts", r.schema, s.schema, **options)
+    return ShardedJoin(spec, shards, how, Where(device))
+
+
+def test_rows_that_nothing_orders(rng):
+    """Shards agree on the numbers of rows that differ only in what has no order."""
+    tables = []
+    for value in "xa":
+        some = [[("id", k)] for k in range(8)]
+        columns = {"ts": pa.array([SECOND] * 8, pa.timestamp("us", tz="UTC")), value: pa.array([1] * 8)}
+        tables.append(pa.table(columns | {"m": pa.array(some, pa.map_(pa.string(), pa.int64()))}))
+    spec = JoinSpec("r.x = s.a", "1 second", "ts", *(table.schema for table in tables), tiebreak=[("x", "a")])
+    shards = Shards(ShardedJoin(spec, 3, "inner", Where("cpu:auto")))
+    rows = shards.run(*tables, 0)
+    found = Counter(zip(*([row["m"][0][1] for row in rows[side].to_pylist()] for side in "rs")))
+    assert found == Counter({(r, s): 1 for r in range(8) for s in range(8)})
+
+
+def test_late_rows(rng):
+    """A row at the watermark of its micro-batch is late, one a microsecond after it is not."""
+    r, s = (stream(rng, value, 3).drop_columns("ts") for value in "xa")
+    times = pa.array([5_000_000, 5_000_001, None], pa.timestamp("us", tz="UTC"))
+    r, s = (table.add_column(0, "ts", times) for table in (r, s))
+    shards = Shards(join_of(on="true", shards=3))
+    assert ids(shards.run(r, s, 5_000)).total() == 1
+    assert shards.metrics["late"] == 2 and shards.metrics["undated"] == 2 and shards.metrics["tuples"] == 2
+
+
+def test_state_is_bounded(rng):
+    """What has left its window leaves the state store, chunk by chunk."""
+    shards = Shards(join_of("1 second", how="full"))
+    rows = []
+    for k in range(12):
+        parts = [
+            pa.table(
+                {
+                    "ts": pa.array(
+                        k * SECOND + np.sort(rng.integers(1, SECOND, 50)), pa.timestamp("us", tz="UTC")
+                    ),
+                    **{name: part[name] for name in part.column_names[1:]},
+                }
+            )
+            for part in (stream(rng, value, 50) for value in "xa")
+        ]
+        shards.run(*parts, 1000 * k)
+        rows.append(shards.state_rows)
+    # Two seconds of both streams, and what shares a chunk with that.
+    assert max(rows) == max(rows[3:6]) <= 400
+    keys = [len(shards.tester.peekMapState("chunks", key)) for key in shards.keys]
+    assert max(keys) <= 4 * 3
+
+
+@pytest.mark.parametrize(
+    "other, message",
+    [
+        ({"shards": 3}, "shards 2, not 3"),
+        ({"window": "4 seconds"}, "window ['time', 3000000, 3000000], not ['time', 4000000, 4000000]"),
+        ({"how": "left"}, "how 'inner', not 'left'"),
+        ({"on": "r.x = s.a"}, f"on {ON!r}, not 'r.x = s.a'"),
+        ({"by": ["k"]}, "by [], not [['k', 'k']]"),
+        ({"timezone": "Asia/Tokyo"}, "time zone 'UTC', not 'Asia/Tokyo'"),
+    ],
+)
+def test_another_join_on_the_same_checkpoint(rng, other, message):
+    tables = stream(rng, "x", 5), stream(rng, "a", 5)
+    shards = Shards(join_of())
+    shards.run(*tables, 0)
+    state = shards.tester.handle
+    shards = Shards(join_of(**other))
+    shards.tester.handle.value_states, shards.tester.handle.map_states = state.value_states, state.map_states
+    shards.tester.processor.init(shards.tester.handle)
+    for kept in (*state.value_states.values(), *state.map_states.values()):
+        kept.handle = shards.tester.handle
+    with pytest.raises(DataError) as caught:
+        shards.run(*tables, 0)
+    assert str(caught.value) == (
+        f"the checkpoint is of a join with {message}; go on with that one, or give a new checkpointLocation"
+    )
