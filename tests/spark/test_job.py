@@ -68,6 +68,23 @@ def test_outer_by_key_on_whatever_there_is(spark, files, capsys):
     assert lines["without a partner"].strip() == "1"
 
 
+@pytest.mark.parametrize("format", job.FORMATS)
+def test_partitioned_directories(spark, files, format):
+    """Columns that only the names of folders hold are columns like others, also in the condition."""
+    for name in "rs":
+        frame = spark.read.parquet(str(files / f"{name}.parquet")).withColumn("k", F.expr("second(ts) % 2"))
+        frame.write.partitionBy("k").option("header", True).format(format).save(
+            str(files / f"{name}_by_k.{format}")
+        )
+    on = f"{BAND} AND r.k = s.k"
+    arguments = line(files, format, on=[on], format=[format])
+    assert main([argument.replace(f".{format}", f"_by_k.{format}") for argument in arguments]) == 0
+    result = spark.read.format(format).options(header=True, inferSchema=True).load(str(files / "out"))
+    assert sorted(result.columns) == ["a", "r_k", "r_ts", "s_k", "s_ts", "x"]
+    found = Counter((row.x, row.a, row.r_k, row.s_k) for row in result.collect())
+    assert found == Counter((i, i, i % 2, i % 2) for i in range(20) if i != 3)
+
+
 def test_windows_and_times_of_their_own(spark, files):
     assert main(line(files, window=["3 rows", "5 rows"], time=["ts", "ts"], tiebreak=["ts"])) == 0
     assert spark.read.parquet(str(files / "out")).count() > 0
