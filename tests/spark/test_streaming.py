@@ -185,3 +185,21 @@ def test_native_spark_refuses_the_same_query(spark, sources):
     query = r.join(s, near).writeStream.format("noop").trigger(availableNow=True).start()
     with pytest.raises(StreamingQueryException, match="without equality predicate"):
         query.awaitTermination(LIMIT)
+
+
+def test_windows_of_rows_by_key_in_an_outer_join(spark, sources, tmp_path, rng):
+    """Rows wait for the watermark, and then give what the batch gives, where windows have passed."""
+    for first in (10, 14):
+        for source, value in zip(sources, "xa"):
+            source.add(rows(rng, value, 40, first, first + 5))
+    end = {"ts": pa.array([10**9 * SECOND], pa.timestamp("us", tz="UTC")), "seq": pa.array([-1])}
+    for source, value in zip(sources, "xa"):
+        source.add(pa.table({**end, value: pa.array([None], pa.int32())}).select(["ts", value, "seq"]))
+    arguments = {"on": BAND, "window": ("2 rows", "3 rows"), "time": "ts", "partitions": 2, "how": "full"}
+    arguments |= {"by": [("seq", "seq")], "columns": ["r_seq", "x", "s_seq", "a"]}
+    counts = run(stream_join(*(source.stream(spark) for source in sources), **arguments), tmp_path)
+    expected = bag(stream_join(*(source.batch(spark).where("seq >= 0") for source in sources), **arguments))
+    found = output(spark, tmp_path)
+    assert not found - expected
+    assert all(None in (row[0], row[2]) for row in expected - found)
+    assert (expected - found).total() <= counts[-1]["state_rows"]
