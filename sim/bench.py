@@ -2,9 +2,10 @@
 
 For each joiner: cycles per tuple in steady state, with full windows, for different shares of pairs
 that match. For joiners with trees: the latency of a pair, from 2 to 128 cores. Cycles do not depend on the
-machine that simulates.
+machine that simulates. `--architecture` measures one alone.
 """
 
+import argparse
 import sys
 
 import numpy as np
@@ -126,9 +127,17 @@ def latencies(parameters: Parameters) -> list[int]:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description="Cycles per tuple, and latency, in simulation.")
+    known = sorted({parameters.architecture for parameters in CHAINS})
+    parser.add_argument("--architecture", choices=known, help="one alone (default: all)")
+    wanted = parser.parse_args().architecture
+    chains, trees = (
+        [parameters for parameters in each if wanted in (None, parameters.architecture)]
+        for each in (CHAINS, TREES)
+    )
     rows = []
-    for parameters in tqdm(CHAINS, desc="chains", file=sys.stderr, leave=False):
+    for parameters in tqdm(chains, desc="chains", file=sys.stderr, leave=False):
         rows.append(
             (
                 parameters.architecture,
@@ -148,10 +157,12 @@ def main() -> None:
     print("Cycles: latency of a pair, a flush, and per tuple by the share of pairs that match\n")
     print(tabulate(rows, headers, floatfmt=".3f"))
     rows = []
-    for parameters in tqdm(TREES, desc="trees", file=sys.stderr, leave=False):
+    for parameters in tqdm(trees, desc="trees", file=sys.stderr, leave=False):
         kind = JOINERS[parameters.architecture]
         formulas = kind.latency(parameters), kind.processing_latency(parameters)
         rows.append((parameters.architecture, parameters.cores, *formulas, *latencies(parameters)))
+    if not rows:
+        return
     print("\nCycles until the pair with the newest tuple is out: by the formulas, and as measured\n")
     headers = ("architecture", "cores", "first row", "full window", "measured", "measured")
     print(tabulate(rows, headers))
