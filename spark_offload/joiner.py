@@ -10,10 +10,13 @@ from pyspark import TaskContext
 
 from host.arrival import Arrivals
 from host.cpu import open_cpu
-from host.device import Device, open_when_free
+from host.device import Device, open_device, open_when_free
 from host.session import JoinResult, Session
 from host.spec import JoinSpec
 from hw.errors import DeviceError, ParameterError
+
+#: Devices that failed in this process, where the CPU joined instead: the next slice does not wait for them.
+_failed: set[str | None] = set()
 
 
 @dataclass(frozen=True)
@@ -35,9 +38,14 @@ class Joiner:
     def __init__(self, spec: JoinSpec, where: Where, name: str, metrics: dict[str, int]):
         self._spec, self._where, self._name, self._metrics = spec, where, name, metrics
         self._stack = ExitStack()
+        self._url = where.device
 
     def __enter__(self) -> "Joiner":
-        self._join = self._open()
+        try:
+            self._join = self._open()
+        except BaseException:
+            self._stack.close()
+            raise
         return self
 
     def __exit__(self, *exception) -> None:
@@ -59,11 +67,14 @@ class Joiner:
         if where.device and where.device.startswith("cpu:"):
             return self._cpu(where.device)
         try:
-            device = self._stack.enter_context(open_when_free(where.device or scheduled_device()))
+            self._url = where.device or scheduled_device()
+            opened = open_device if self._url in _failed else open_when_free
+            device = self._stack.enter_context(opened(self._url))
             check_architecture(device, where.architecture)
-        except (DeviceError, ParameterError) as error:
+            session = Session(device, self._spec)
+        except DeviceError as error:
             return self._fall_back(error)
-        session = Session(device, self._spec)
+        _failed.discard(self._url)
         if where.must_fit and session.missing:
             return self._cpu()
         return session.join
@@ -76,6 +87,8 @@ class Joiner:
     def _fall_back(self, error: Exception) -> Callable[[Arrivals], JoinResult]:
         if not self._where.fallback:
             raise error
+        self._stack.close()  # others may find the device in order
+        _failed.add(self._url)
         warnings.warn(f"{self._name} falls back to the CPU: {error}", RuntimeWarning, stacklevel=2)
         self._metrics["fallbacks"] = 1
         return self._cpu()

@@ -2,6 +2,7 @@
 
 import warnings
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,10 @@ from host import device
 from host.session import Session
 from host.spec import JoinSpec
 from hw.errors import DeviceError, ParameterError
-from spark_offload import explain, stream_join
+from spark_offload import explain, joiner, stream_join
+from spark_offload.joiner import Joiner, Where
 from spark_offload.stream_join import StreamJoin
-from spark_offload.task import METRICS, Task, Where
+from spark_offload.task import METRICS, Task
 
 from ..configurations import DEVICES, parameters
 
@@ -126,6 +128,91 @@ def test_a_device_that_fails_in_a_task(impatient, monkeypatch, rng, url):
     )
     expected = Counter(zip(*(rows.tolist() for rows in np.nonzero(near))))
     assert Counter((row["c0"], row["c1"]) for row in found) == expected
+
+
+class Held:
+    """Counts the devices that are open."""
+
+    def __init__(self, monkeypatch):
+        self.open, self.asked = 0, []
+        for name in ("open_device", "open_when_free"):
+            monkeypatch.setattr(joiner, name, partial(self._opened, name))
+        monkeypatch.setattr(joiner, "_failed", set())
+        monkeypatch.setattr(device.SimulatedDevice, "close", self._closed)
+
+    def _opened(self, name, url):
+        self.asked.append(name)
+        opened = device.open_device(url)
+        self.open += 1
+        return opened
+
+    def _closed(self, *_):
+        self.open -= 1
+
+
+@pytest.fixture
+def held(monkeypatch):
+    return Held(monkeypatch)
+
+
+@pytest.fixture
+def spec():
+    return JoinSpec("r.x = s.a", 3, "t", *(pa.schema({"t": pa.int64(), name: pa.int64()}) for name in "xa"))
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+def test_another_architecture_is_refused_and_closed(held, spec, fallback):
+    where = Where(DEVICES["parallel"], "scalejoin", fallback=fallback)
+    with pytest.raises(ParameterError, match="architecture is 'scalejoin', but the device"):
+        Joiner(spec, where, "slice 0", Counter()).__enter__()
+    assert (held.asked, held.open) == (["open_when_free"], 0)
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+def test_a_session_that_fails_gives_its_device_back(held, spec, monkeypatch, fallback):
+    def fails(*_):
+        raise DeviceError("the device does not answer")
+
+    monkeypatch.setattr(joiner, "Session", fails)
+    metrics = Counter()
+    join = Joiner(spec, Where(DEVICES["parallel"], fallback=fallback), "slice 0", metrics)
+    if fallback:
+        with (
+            pytest.warns(RuntimeWarning, match="slice 0 falls back to the CPU: the device does not answer"),
+            join,
+        ):
+            assert held.open == 0
+        assert metrics == {"fallbacks": 1, "on_cpu": 1}
+    else:
+        with pytest.raises(DeviceError):
+            join.__enter__()
+    assert held.open == 0
+
+
+def test_a_device_that_failed_is_not_waited_for_again(held, spec, monkeypatch):
+    """It is asked once by each slice, and is used, and waited for, as soon as it answers."""
+    answers, url = device.open_device, DEVICES["parallel"]
+
+    def gone(url):
+        raise DeviceError("gone")
+
+    monkeypatch.setattr(device, "open_device", gone)
+    for _ in range(3):
+        metrics = Counter()
+        with (
+            pytest.warns(RuntimeWarning, match="gone"),
+            Joiner(spec, Where(url, fallback=True), "shard 0", metrics),
+        ):
+            assert metrics == {"fallbacks": 1, "on_cpu": 1}
+    with pytest.raises(DeviceError, match="gone"):
+        Joiner(spec, Where(url), "shard 0", Counter()).__enter__()
+    assert held.asked == ["open_when_free", "open_device", "open_device", "open_device"]
+    monkeypatch.setattr(device, "open_device", answers)
+    for _ in range(2):
+        metrics = Counter()
+        with Joiner(spec, Where(url, fallback=True), "shard 0", metrics):
+            assert (held.open, metrics) == (1, {})
+    assert (held.asked[4:], held.open) == (["open_device", "open_when_free"], 0)
 
 
 def test_explain_is_a_list_and_a_table(streams):
