@@ -166,6 +166,8 @@ class StreamJoin:
         if self.streaming:
             tasks = f"in {self._shards} shards, each with {what} and a part of the windows in its state store"
             source = "Spark shows each to all shards, because one of them stores it and all join it"
+            if self.spec.by:
+                source = "Spark shows each to all shards, because one of them has its key, and joins it alone"
             return explained(self.spec, self.how, self.placement, tasks, source, "streams have no end")
         plan = self._files()
         most = self.partitions or self.r.sparkSession.conf.get("spark.sql.shuffle.partitions")
@@ -424,25 +426,37 @@ def _quoted(name: str) -> Column:
     return F.col(f"`{escaped}`")
 
 
-def _has_variant(kind: T.DataType) -> bool:
-    """Whether there is a variant anywhere in `kind`."""
+def _parts(kind: T.DataType) -> Iterator[T.DataType]:
+    """The types that `kind` is made of, and itself."""
+    yield kind
     match kind:
         case T.StructType():
-            return any(_has_variant(field.dataType) for field in kind)
+            inner = [field.dataType for field in kind]
         case T.ArrayType():
-            return _has_variant(kind.elementType)
+            inner = [kind.elementType]
         case T.MapType():
-            return _has_variant(kind.valueType)
-    return isinstance(kind, T.VariantType)
+            inner = [kind.keyType, kind.valueType]
+        case _:
+            inner = []
+    for part in inner:
+        yield from _parts(part)
 
 
 def _arrow_schema(side: str, schema: T.StructType) -> pa.Schema:
     """The Arrow schema in which Spark hands `schema` to a task."""
     fields = []
     for field in schema:
+        parts = list(_parts(field.dataType))
+        for part in parts:
+            # Arrow has no collations: such strings would be compared and ordered by their bytes.
+            if isinstance(part, T.StringType) and not part.isUTF8BinaryCollation():
+                raise SpecError(
+                    f"`{side}.{field.name}` has the collation {part.collation}, by which rows are not "
+                    "joined; accepted is UTF8_BINARY: collate the column, or drop it"
+                )
         try:
             # A variant has an Arrow type, but one that cannot be null beside the rows of the other stream.
-            if _has_variant(field.dataType):
+            if any(isinstance(part, T.VariantType) for part in parts):
                 raise PySparkException("variant")
             fields.append(pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC"), field.nullable))
         except PySparkException:

@@ -424,3 +424,20 @@ def test_ordered_rows_go_by_both_arrivals(streams, options, window):
     assert [row.part for row in got] == sorted(row.part for row in got)
     plain = stream_join(r, s, BAND, window, "ts", tiebreak=["seq"])
     assert bag(joined.drop("part")) == bag(plain)
+
+
+@pytest.mark.parametrize(
+    "kind", ["{}", "array<{}>", "map<{}, int>", "map<int, {}>", "struct<x: int, y: array<{}>>"]
+)
+def test_strings_with_a_collation_are_refused(spark, kind):
+    """Arrow knows no collations: 'A' and 'a' would not join, and would have another order."""
+    plain = spark.range(1).selectExpr("id AS t", f"CAST(NULL AS {kind.format('string')}) AS name")
+    collated = "string collate utf8_lcase"
+    other = spark.range(1).selectExpr("id AS t", f"CAST(NULL AS {kind.format(collated)}) AS name")
+    for side, frames in (("r", (other, plain)), ("s", (plain, other))):
+        with pytest.raises(SpecError) as caught:
+            stream_join(*frames, "r.t = s.t", 1, "t")
+        assert str(caught.value) == (
+            f"`{side}.name` has the collation UTF8_LCASE, by which rows are not joined; "
+            "accepted is UTF8_BINARY: collate the column, or drop it"
+        )
