@@ -32,7 +32,7 @@ from .gather import Gather
 from .lowlatency_node import LowLatencyNode
 from .message import Note, stamp_width
 from .parameters import Parameters
-from .result_sorter import ResultSorter, buckets
+from .result_sorter import ResultSorter
 from .scanner import Scanner, found_layout
 from .skid import Skid
 from .socket import RESULT_LAYOUT, Fault, Socket, Tag
@@ -47,10 +47,12 @@ class LowLatency(wiring.Component):
 
     - a tuple goes from node to node in a cycle, whatever these have stored, unless a node is still busy with
       the one before it; `latency(parameters)` cycles pass from an R tuple's transfer on `tuples` to a pair on
-      `results` if the two meet in the first row of the last node, and one more for each row before it;
+      `results` if the two meet in the first row of the last node, and one more for each row before it, and
+      for each node of the tree where it was another's turn;
     - throughput is one tuple every `rows` cycles if all are of one stream, where `rows` hold what a node
-      stores of the other: `segment / lanes`, or one more where the oldest tuple is not the first in its row.
-      Tuples in flight take another. Tuples of R and of S are compared at the same time;
+      stores of the other: `s_segment / lanes` for tuples of R, `segment / lanes` for those of S, rounded up,
+      or one more where the oldest tuple is not the first in its row. Tuples in flight take another. Tuples
+      of R and of S are compared at the same time;
     - a flush of an idle chain takes `flush_cycles(parameters)` cycles.
 
     With `stallable`, for tests, there is a stream `stalls`: a word holds up those channels whose bits are
@@ -75,7 +77,7 @@ class LowLatency(wiring.Component):
     @staticmethod
     def latency(parameters: Parameters) -> int:
         """Cycles from an R tuple's transfer to its pair with a tuple in the first row of the last node."""
-        return 2 + parameters.cores + Scanner.LATENCY + Gather.levels(2 * parameters.cores) + 1
+        return 1 + parameters.cores + Scanner.LATENCY + Gather.levels(2 * parameters.cores) + 1
 
     @staticmethod
     def flush_cycles(parameters: Parameters) -> int:
@@ -98,7 +100,8 @@ class LowLatency(wiring.Component):
         # An epoch reaches the nodes, what they hold is told, and so is what the tree holds.
         settle = 4 + fan.levels(p.cores) + max(fan.levels(p.cores), Gather.busy_lag(2 * p.cores))
         m.submodules.collector = collector = Collector(stamp_width(p), settle)
-        m.submodules.ends = ends = fifo.SyncFIFO(width=len(nodes[0].position), depth=expeditions(p))
+        # A single node has no number, and synthesis no memory without bits.
+        m.submodules.ends = ends = fifo.SyncFIFO(width=max(1, len(nodes[0].position)), depth=expeditions(p))
         wiring.connect(m, wiring.flipped(self.tuples), driver.tuples)
 
         # The chain.
@@ -167,7 +170,7 @@ class LowLatency(wiring.Component):
             m.d.comb += [
                 sorter.punctuation.eq(collector.punctuation),
                 sorter.hold.eq(past),
-                driver.held_back.eq((driver.stamp - time)[: len(time)] >= buckets(p)),
+                driver.held_back.eq((driver.stamp - time)[: len(time)] >= p.sorter_size[0]),
                 due.eq(past & ~pairs.valid),
             ]
         else:

@@ -95,7 +95,8 @@ class LowLatencyNode(wiring.Component):
             with m.Default():
                 m.d.comb += passes_left.eq(1)
 
-        # One message is processed in a cycle, if there is room for what it sends on.
+        # One message is processed in a cycle, if there is room for what it sends on. A clear waits for rows
+        # that are being compared, and so for results to be taken, for nothing else.
         left_can, right_can, takes_left, takes_right, left_last = (Signal() for _ in range(5))
         m.d.comb += [
             left_can.eq(
@@ -103,12 +104,14 @@ class LowLatencyNode(wiring.Component):
                 & ~self.hold[0]
                 & ~keeps_s.scanning
                 & keeps_s.go
+                & (keeps_s.empty | (rightwards.kind != Note.CLEAR))
                 & (self.to_right.ready | ~passes_right)
             ),
             right_can.eq(
                 ((right.output.valid & ~self.hold[1]) | ends)
                 & ~keeps_r.scanning
                 & keeps_r.go
+                & (keeps_r.empty | (kind != Note.CLEAR))
                 & (self.to_left.ready | ~passes_left)
                 & (self.to_right.ready | ~acknowledges)
             ),

@@ -43,6 +43,8 @@ OWN = {
 HOMES = ("robin", "hash")
 #: The most buckets of an index.
 INDEX_MOST = 1024
+#: The most results that there may be room for where they are sorted: 8 MiB.
+SORTED_MOST = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ class Parameters:
             object.__setattr__(self, "s_segment", self.segment)
         if self.homes not in HOMES:
             raise ParameterError(f"homes must be one of {', '.join(HOMES)}, not {self.homes!r}")
-        if self.index not in (0, *(1 << k for k in range(1, INDEX_MOST.bit_length()))):
+        sizes = (0, *(1 << k for k in range(1, INDEX_MOST.bit_length())))
+        if type(self.index) is not int or self.index not in sizes:
             raise ParameterError(
                 f"index must be 0 or a power of two from 2 to {INDEX_MOST}, not {self.index!r}"
             )
@@ -140,6 +143,13 @@ class Parameters:
                 )
         if self.index and self.lanes != 1:
             raise ParameterError(f"lanes must be 1 with an index, not {self.lanes}")
+        if self.ordering.every:
+            tuples, results = self.sorter_size
+            if tuples * results > SORTED_MOST:
+                raise ParameterError(
+                    f"ordering {self.ordering} must sort at most {SORTED_MOST} results, "
+                    f"not {results} of each of {tuples} tuples: fewer cores, or smaller segments"
+                )
 
     @classmethod
     def from_options(cls, architecture: str, options: dict[str, str]) -> "Parameters":
@@ -200,6 +210,14 @@ class Parameters:
         """
         share = 1 if self.homes == "hash" else self.cores
         return share * self.segment, share * (self.s_segment or self.segment)
+
+    @property
+    def sorter_size(self) -> tuple[int, int]:
+        """How many tuples may be under way where `lowlatency` sorts results, and room for how many of each.
+
+        About as many tuples as come in until the first is through. Both are powers of two.
+        """
+        return 1 << (max(8, self.cores) - 1).bit_length(), 1 << (self.most - 1).bit_length()
 
     @property
     def most(self) -> int:

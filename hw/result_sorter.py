@@ -21,11 +21,6 @@ from .socket import PAIR_LAYOUT
 from .window_memory import ram_style
 
 
-def buckets(parameters: Parameters) -> int:
-    """How many tuples may be under way at once: about as many as come in until the first is through."""
-    return 1 << (max(8, parameters.cores) - 1).bit_length()
-
-
 class ResultSorter(wiring.Component):
     """A bucket for each time from `time` on, with room for as many results as one tuple can have.
 
@@ -38,8 +33,7 @@ class ResultSorter(wiring.Component):
     def __init__(self, parameters: Parameters):
         self._p = parameters
         width = stamp_width(parameters)
-        self._count = buckets(parameters)
-        self._room = 1 << (parameters.most - 1).bit_length()
+        self._count, self._room = parameters.sorter_size
         super().__init__(
             {
                 "results": In(stream.Signature(found_layout(parameters))),

@@ -85,7 +85,8 @@ class Scanner(wiring.Component):
     `start` begins a scan for `probe`, if `go` is high; it shows a row of `lanes` tuples in each cycle in
     which `go` is high, the first one at once, and `done` is high with the last. `probe` must stay until then,
     and neither `expire`, `land` nor `clear` come before. Which of the tuples stored and released
-    meanwhile a probe meets was settled when it started.
+    meanwhile a probe meets was settled when it started. `clear` waits for `empty`: what is stored after it
+    would overwrite the ids of pairs that are yet to be named.
 
     With an index it goes from tuple to tuple of the probe's bucket instead, from the newest to the oldest.
 
@@ -111,6 +112,7 @@ class Scanner(wiring.Component):
                 "go": Out(1),
                 "scanning": Out(1),  # a scan has shown some rows and is not done
                 "done": Out(1),
+                "empty": Out(1),  # no row is between the first stage and the last
                 "store": In(1),  # `stored` goes into the window
                 "fly": In(1),  # it is in flight
                 "stored": In(
@@ -194,7 +196,7 @@ class Scanner(wiring.Component):
         met = Signal(lanes, reset_less=True)
         probe = Signal(self.probe.dims.shape(), reset_less=True)
         matches = Signal(lanes)
-        m.d.comb += [bank.go.eq(go), bank.show.eq(row)]
+        m.d.comb += [bank.go.eq(go), bank.show.eq(row), self.empty.eq(~busy.any())]
         with m.If(go):
             m.d.sync += [
                 busy.eq(Cat(issues, busy[:-1])),

@@ -12,6 +12,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 import matplotlib
@@ -24,7 +25,6 @@ from hw.handshake import Handshake
 from hw.lowlatency import LowLatency
 from hw.ordering import Ordering
 from hw.parameters import Parameters
-from hw.result_sorter import buckets
 from hw.socket import Kind, Tag
 from hw.words import pack_boxes, pack_control, pack_points, unpack_results
 
@@ -207,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = [(p.homes, p.index, *work(p)) for p in variants]
     print(tabulate(table, ("homes", "buckets", "rows met", "cycles per tuple"), floatfmt=".2f"))
     sorts = configuration("lowlatency", *sizes[-1])
-    room = buckets(sorts) * sorts.most
+    room = prod(sorts.sorter_size)
     kept = fill(sorts)
     print(
         f"\nSorted results, {sorts.cores} nodes, windows of {sorts.capacity}: {kept} kept of {room} at most"

@@ -77,6 +77,14 @@ def refusal(function, *arguments, **options) -> str:
             "index must be 0 or a power of two from 2 to 1024, not 12",
         ),
         (
+            {"architecture": "lowlatency", "index": 4.0},
+            "index must be 0 or a power of two from 2 to 1024, not 4.0",
+        ),
+        (
+            {"architecture": "lowlatency", "index": False},
+            "index must be 0 or a power of two from 2 to 1024, not False",
+        ),
+        (
             {"architecture": "lowlatency", "homes": "hash"},
             "homes hash needs a first dimension of equality, such as equal32, not band32",
         ),
@@ -91,6 +99,11 @@ def refusal(function, *arguments, **options) -> str:
         (
             {"architecture": "lowlatency", "ordering": Ordering("tuples", 2)},
             "ordering of lowlatency must be none or tuples:1, not tuples:2",
+        ),
+        (
+            {"architecture": "lowlatency", "cores": 65, "segment": 128, "ordering": Ordering("tuples", 1)},
+            "ordering tuples:1 must sort at most 1048576 results, not 16384 of each of 128 tuples: "
+            "fewer cores, or smaller segments",
         ),
     ],
 )
