@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hw.dealing import Dealer
+from hw.dealing import MOST_TUPLES, Dealer
 from hw.dimension import Dimension
 from hw.errors import DataError
 from hw.gate_word import gate_id
@@ -62,6 +62,34 @@ def test_horizons_name_the_number_of_the_first_that_lives():
     assert ids(dealt)[10:] == [gate_id(2, 5), gate_id(0, 5), gate_id(0, 6)]
 
 
+def test_horizons_are_the_same_in_whatever_parts_words_are_dealt(rng):
+    """What is dead is: of the stream's tuples so far since the flush, those with ids before the horizon."""
+    dealer = Dealer(SCALEJOIN)
+    next_id = {Kind.R: 2**32 - 60, Kind.S: 2**32 - 30}
+    live = {Kind.R: [], Kind.S: []}  # (id, number), since the flush
+    given, number = 0, 0
+    for _ in range(200):
+        part = []
+        for kind in rng.choice([Kind.R, Kind.S], rng.integers(0, 6)):
+            next_id[kind] += int(rng.integers(1, 4))
+            live[kind].append((next_id[kind], number))
+            part.append((kind, next_id[kind] % 2**32))
+            number += 1
+        horizons = [
+            (of, max(0, next_id[of] - int(rng.integers(-3, 40)))) for of in rng.choice([Kind.R, Kind.S], 2)
+        ]
+        names = {Kind.R: Kind.HORIZON_R, Kind.S: Kind.HORIZON_S}
+        dealt = ids(dealer.deal(words(*part, *((names[of], id % 2**32) for of, id in horizons))))
+        for (of, horizon), named in zip(horizons, dealt[len(part) :]):
+            dead = [id < horizon for id, _ in live[of]]
+            assert [gate_id(0, at) < named for _, at in live[of]] == dead
+            given += any(dead) and not all(dead)
+        if rng.random() < 0.02:
+            dealer.deal(words((Kind.FLUSH, 0)))
+            live = {Kind.R: [], Kind.S: []}
+    assert given > 100
+
+
 def test_words_of_joiners_without_inputs_stay_as_they_are():
     dealer, given = Dealer(Parameters(dims=DIMS)), words((Kind.R, 70), (Kind.HORIZON_R, 3))
     assert dealer.deal(given) is given
@@ -69,7 +97,8 @@ def test_words_of_joiners_without_inputs_stay_as_they_are():
 
 
 def test_too_many_tuples_are_refused(monkeypatch):
-    monkeypatch.setattr("hw.dealing.NUMBER_WIDTH", 2)
+    assert MOST_TUPLES == 2**25
+    monkeypatch.setattr("hw.dealing.MOST_TUPLES", 4)
     dealer = Dealer(SCALEJOIN)
     dealer.deal(words(*[(Kind.R, k) for k in range(4)]))
     with pytest.raises(DataError) as caught:
