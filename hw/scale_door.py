@@ -21,8 +21,9 @@ class ScaleDoor(wiring.Component):
     """Hands tuples and heartbeats to the input whose number they carry, and tokens to all inputs.
 
     All words come through one door, so that an input whose queue is full keeps out those of the others. If
-    the gate waits for one of these (it is `idle`), nothing can ever move: the input that is `starving` is
-    reported, and passed over until the word is in. What has no known kind or input is reported and left out.
+    the gate waits for one of these (it is `idle`), nothing can ever move: the first input that is `starving`
+    is reported, and passed over until the word is in; then the next, if that was not enough. What has no
+    known kind or input, or comes from an input that has ended, is reported and left out.
 
     Latency: 1 cycle. Throughput: one word per cycle.
     """
@@ -37,7 +38,7 @@ class ScaleDoor(wiring.Component):
                 "faults": Out(stream.Signature(ERROR_LAYOUT)),
                 "starving": In(parameters.inputs),
                 "idle": In(1),
-                "pass_over": Out(1),
+                "pass_over": Out(parameters.inputs),
             }
         )
 
@@ -52,10 +53,14 @@ class ScaleDoor(wiring.Component):
         # Where the word goes, and as what.
         what = Signal(Shown)
         to = Signal(p.inputs)
+        ended = Signal(p.inputs)  # no more is taken from these before a flush
         fault = Signal(Fault, init=Fault.NO_SUCH_INPUT)
         with m.Switch(word.kind):
             with m.Case(Kind.R, Kind.S, Kind.INSTRUCTION):
-                m.d.comb += to.eq(Cat(origin.input == k for k in range(p.inputs)))
+                named = Cat(origin.input == k for k in range(p.inputs))
+                m.d.comb += to.eq(named & ~ended)
+                with m.If((named & ended).any()):
+                    m.d.comb += fault.eq(Fault.OUT_OF_ORDER)
                 with m.If(word.kind == Kind.INSTRUCTION):
                     m.d.comb += what.eq(Mux(word.dims.as_value()[0], Shown.END, Shown.BEAT))
             with m.Case(Kind.FLUSH, Kind.MARK, Kind.HORIZON_R, Kind.HORIZON_S):
@@ -79,11 +84,14 @@ class ScaleDoor(wiring.Component):
             ]
         with m.If(skid.output.valid):
             m.d.sync += done.eq(Mux(enters, 0, to & reached))
+        with m.If(enters & (what == Shown.END)):
+            m.d.sync += ended.eq(ended | to)
+        with m.If(enters & (what == Shown.FLUSH)):
+            m.d.sync += ended.eq(0)
 
         # The gate may still move for as long as there are places in its nodes.
         patience = 2 * p.inputs + 2
         waited = Signal(range(patience + 1))
-        passing = Signal()
         starved = waited == patience
         with m.If(~skid.output.valid | reached.all() | ~self.idle):
             m.d.sync += waited.eq(0)
@@ -96,16 +104,15 @@ class ScaleDoor(wiring.Component):
 
         error = self.faults.payload
         m.d.comb += [
-            self.faults.valid.eq(skid.output.valid & (~to.any() | (starved & ~passing))),
+            self.faults.valid.eq(skid.output.valid & (~to.any() | starved)),
             skid.output.ready.eq(enters | (~to.any() & self.faults.ready)),
-            self.pass_over.eq(passing),
             error.fault.eq(fault),
             error.value.eq(Mux(fault == Fault.UNKNOWN_KIND, word.kind.as_value(), word.id)),
         ]
         with m.If(to.any()):
             m.d.comb += [error.fault.eq(Fault.STARVED), error.value.eq(number)]
         with m.If(enters):
-            m.d.sync += passing.eq(0)
+            m.d.sync += self.pass_over.eq(0)
         with m.Elif(to.any() & self.faults.valid & self.faults.ready):
-            m.d.sync += passing.eq(1)
+            m.d.sync += [self.pass_over.eq(self.pass_over | (1 << number)), waited.eq(0)]
         return m

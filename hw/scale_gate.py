@@ -62,6 +62,8 @@ def _alike(one, other) -> Value:
 class GateNode(wiring.Component):
     """Passes on what comes first of what all inputs show; what is no tuple and alike, once for all.
 
+    Ends are shown for as long as all inputs show them, and never stored: they may be taken back.
+
     Latency: 1 cycle. Throughput: one transfer per cycle.
     """
 
@@ -75,7 +77,16 @@ class GateNode(wiring.Component):
         count = len(self.inputs)
         heads = [source.payload for source in self.inputs]
         m.submodules.skid = skid = Skid(self.output.payload.shape())
-        wiring.connect(m, skid.output, wiring.flipped(self.output))
+        shown = Cat(source.valid for source in self.inputs).all()
+        last = Cat(head.what.as_value()[2] for head in heads)
+        ends = Cat(head.what == Shown.END for head in heads)
+        m.d.comb += [
+            self.output.payload.eq(skid.output.payload),
+            self.output.valid.eq(skid.output.valid | (shown & ends.all())),
+            skid.output.ready.eq(self.output.ready),
+        ]
+        with m.If(~skid.output.valid):
+            m.d.comb += self.output.payload.what.eq(Shown.END)
         loses = [[Const(0)] * count for _ in range(count)]  # [k][j]: k is not the first, because of j
         for k in range(count):
             for j in range(k):
@@ -86,7 +97,7 @@ class GateNode(wiring.Component):
         m.d.comb += [first[k].eq(~Cat(loses[k]).any()) for k in range(count)]
         goes = Signal()
         m.d.comb += [
-            skid.input.valid.eq(Cat(source.valid for source in self.inputs).all()),
+            skid.input.valid.eq(shown & ~(last.all() & ends.any())),  # an end is not the first
             goes.eq(skid.input.valid & skid.input.ready),
         ]
         for k, source in enumerate(self.inputs):
@@ -100,7 +111,8 @@ class GateNode(wiring.Component):
 class GateTree(wiring.Component):
     """A tree of nodes over any number of streams, with at most `fanin` inputs each.
 
-    What comes out of it is in order, heartbeats and ends among it.
+    What comes out of it is in order, heartbeats and ends among it. It waits for the inputs in `waits`: they
+    show nothing, and nothing is left of them in the nodes that they come through.
 
     Latency: `broadcast.levels(inputs, fanin)` cycles. Throughput: one transfer per cycle.
     """
@@ -109,14 +121,31 @@ class GateTree(wiring.Component):
         self._shape = shape
         self._fanin = fanin
         super().__init__(
-            {"inputs": In(stream.Signature(shape)).array(inputs), "output": Out(stream.Signature(shape))}
+            {
+                "inputs": In(stream.Signature(shape)).array(inputs),
+                "output": Out(stream.Signature(shape)),
+                "waits": Out(inputs),
+            }
         )
 
     def elaborate(self, platform):
         m = Module()
+        nodes = []
+
+        def make(inputs: int) -> wiring.Component:
+            nodes.append(Stamp(GateNode, self._shape, inputs))
+            return nodes[-1]
+
         sources = [wiring.flipped(source) for source in self.inputs]
-        output = gathered(m, sources, self._fanin, lambda inputs: Stamp(GateNode, self._shape, inputs))
-        wiring.connect(m, output, wiring.flipped(self.output))
+        wiring.connect(m, gathered(m, sources, self._fanin, make), wiring.flipped(self.output))
+        # Nodes are in the order of their levels: input `k` comes through the one at `k // below` of each.
+        shown = [source.valid for source in self.inputs]
+        first, below = 0, 1
+        while first < len(nodes):
+            below *= self._fanin
+            shown = [one | nodes[first + k // below].output.valid for k, one in enumerate(shown)]
+            first += -(-len(shown) // below)
+        m.d.comb += self.waits.eq(~Cat(shown))
         return m
 
 
@@ -125,11 +154,11 @@ class ScaleGate(wiring.Component):
 
     In each input the numbers rise, modulo 2**32. A tuple is ready once every other input has shown a later
     one, a heartbeat at or after it, or its end; the sequence is that of the numbers, whatever comes when and
-    where. A token is put out when all inputs have shown it. Each input has a queue of `depth` places, and
-    takes what comes while others wait.
+    where. A token is put out when all inputs have shown it; one that has ended shows nothing else before the
+    next flush. Each input has a queue of `depth` places, and takes what comes while others wait.
 
-    `starving` are the inputs that show nothing; while `pass_over` is high nobody waits for them. `idle` is
-    high when nothing is on its last step to the output.
+    `starving` are the inputs that it waits for; nobody waits for those in `pass_over`. `idle` is high when
+    nothing is on its last step to the output.
 
     Latency: `1 + broadcast.levels(inputs, fanin)` cycles from the transfer that makes a tuple ready.
     Throughput: one ready tuple per cycle, whatever the number of inputs; a heartbeat takes a cycle too.
@@ -144,7 +173,7 @@ class ScaleGate(wiring.Component):
                 "inputs": In(stream.Signature(self._shape)).array(inputs),
                 "output": Out(stream.Signature(self._shape)),
                 "starving": Out(inputs),
-                "pass_over": In(1),
+                "pass_over": In(inputs),
                 "idle": Out(1),
             }
         )
@@ -163,22 +192,22 @@ class ScaleGate(wiring.Component):
                 source.ready.eq(queue.w_rdy),
                 head.eq(queue.r_data),
                 queue.r_en.eq(sink.ready | ends),
-                self.starving[k].eq(~queue.r_rdy & ~ended),
             ]
             with m.If(queue.r_rdy):
                 m.d.comb += [sink.payload.eq(head), sink.valid.eq(1)]
                 with m.If(ends):
                     m.d.sync += ended.eq(1)
-                with m.Elif(sink.ready & (head.what != Shown.TOKEN)):
+                with m.Elif(sink.ready & (head.what == Shown.FLUSH)):
                     m.d.sync += ended.eq(0)
             with m.Else():
-                m.d.comb += [sink.payload.what.eq(Shown.END), sink.valid.eq(ended | self.pass_over)]
+                m.d.comb += [sink.payload.what.eq(Shown.END), sink.valid.eq(ended | self.pass_over[k])]
         passed = tree.output.payload.what
         dropped = (passed == Shown.BEAT) | (passed == Shown.END)
         m.d.comb += [
             self.output.payload.eq(tree.output.payload),
             self.output.valid.eq(tree.output.valid & ~dropped),
             tree.output.ready.eq(self.output.ready | dropped),
+            self.starving.eq(tree.waits),
             self.idle.eq(~tree.output.valid),
         ]
         return m

@@ -51,7 +51,9 @@ class Fault(enum.Enum, shape=8):
     ILLEGAL_INSTRUCTION = 2  #: the block that it names cannot do that, and went on as it was
     NO_SUCH_BLOCK = 3  #: an instruction for a block that the chain does not have
     NO_SUCH_INPUT = 4  #: the id of a tuple from an input that the gate does not have; the tuple was left out
-    OUT_OF_ORDER = 5  #: the id of a tuple that does not come after those before it; the tuple was left out
+    #: The id of a tuple that does not come after those before it, or of what an input sent after its end; it
+    #: was left out.
+    OUT_OF_ORDER = 5
     STARVED = 6  #: the number of an input that showed nothing while another was full; it was passed over
 
 

@@ -1,14 +1,22 @@
 """ScaleGate: readiness, order, heartbeats, ends, tokens, and its rate, in Amaranth's simulator.
 
 sources (stalled at random) -> ScaleGate, one port each -> sink (stalled at random)
+source (stalled at random) -> ScaleDoor -> ScaleGate -> sinks of tuples and of faults (stalled at random)
 """
 
 import random
 
 import pytest
+from amaranth import Module
+from amaranth.lib import wiring
 
 from hw.broadcast import levels
+from hw.dimension import Dimension
+from hw.gate_word import gate_id
+from hw.parameters import Parameters
+from hw.scale_door import ScaleDoor, body_layout
 from hw.scale_gate import GateTree, ScaleGate, Shown, shown_layout
+from hw.socket import Fault, Kind
 
 from .streams import simulate, sink, source
 
@@ -165,3 +173,80 @@ def test_pairs_are_merged_by_both_numbers():
     pairs = [(1, 254), (1, 255), (1, 1), (2, 253), (2, 0)]
     assert [shown[1:] for shown in out if shown[0] == Shown.TUPLE] == pairs
     assert [shown[0] for shown in out if shown[0] != Shown.TUPLE] == [Shown.BEAT, Shown.BEAT, Shown.TOKEN]
+
+
+class Entrance:
+    """A gate behind its door, with queues of two places."""
+
+    def __init__(self, inputs: int, fanin: int):
+        dims = (Dimension.parse("equal8"),)
+        p = Parameters("scalejoin", 1, 2, 1, 2, dims, inputs=inputs, fanout=fanin)
+        self.top = m = Module()
+        m.submodules.door = self.door = ScaleDoor(p)
+        m.submodules.gate = self.gate = ScaleGate(body_layout(p), inputs, p.buffer, fanin)
+        for output, port in zip(self.door.outputs, self.gate.inputs):
+            wiring.connect(m, output, port)
+        m.d.comb += [
+            self.door.starving.eq(self.gate.starving),
+            self.door.idle.eq(self.gate.idle),
+            self.gate.pass_over.eq(self.door.pass_over),
+        ]
+
+    def run(self, words: list[dict], count: int, seed: int, stall: float = 0.0) -> tuple[list, list]:
+        """The first `count` tuples and tokens that come out, by numbers, and errors as (fault, value)."""
+        taken, errors = [], []
+        chance = random.Random(seed)
+
+        async def faults(ctx):
+            while True:
+                ready = chance.random() >= stall
+                ctx.set(self.door.faults.ready, ready)
+                _, _, valid, error = await ctx.tick().sample(self.door.faults.valid, self.door.faults.payload)
+                if valid and ready:
+                    errors.append((error.fault, error.value))
+
+        feed = source(self.door.tuples, words, seed=seed, stall=stall)
+        simulate(self.top, [feed, sink(self.gate.output, taken, count, seed=seed, stall=stall)], [faults])
+        return [shown.number >> 6 if shown.what == Shown.TUPLE else shown.what for _, shown in taken], errors
+
+
+def word(kind: Kind, input: int = 0, number: int = 0, dim: int = 0) -> dict:
+    return {"kind": kind, "id": gate_id(input, number), "dims": {"point": {"d0": dim}}}
+
+
+@pytest.mark.parametrize("inputs, fanin", [(4, 2), (5, 2), (5, 4), (4, 4)])
+@pytest.mark.parametrize("stall", [0.0, 0.4])
+def test_inputs_that_starve_and_go_on_are_in_order(inputs, fanin, stall, seed):
+    """Nothing that comes later has an earlier number, so that whoever is passed over disturbs nobody."""
+    chance = random.Random(seed)
+    at = [0] * 12 + [k for _ in range(6) for k in (2, 3, 0, 1)]  # all but one starve, then none does
+    for _ in range(12):
+        some = chance.sample(range(inputs), chance.randrange(1, inputs + 1))
+        at += chance.choices(some, k=8)
+    words = [word(Kind.R, k, number) for number, k in enumerate(at)]
+    out, errors = Entrance(inputs, fanin).run([*words, word(Kind.MARK)], len(at) + 1, seed, stall)
+    assert out == [*range(len(at)), Shown.TOKEN]
+    assert {fault for fault, _ in errors} == {Fault.STARVED}
+    # The first to starve are reported one after the other.
+    assert [k for _, k in errors[: inputs - 1]] == list(range(1, inputs))
+
+
+def test_an_input_that_nobody_waits_for_does_not_starve():
+    """A node has what input 1 sent first: input 2 alone is passed over, and 1 is not too late."""
+    sent = [(1, 0), (0, 5), *((3, number) for number in range(6, 9)), (1, 1), (1, 2), (2, 11)]
+    words = [word(Kind.R, *at) for at in sent]
+    out, errors = Entrance(4, 2).run([*words, word(Kind.MARK)], 9, 1)
+    assert out == [0, 1, 2, 5, 6, 7, 8, 11, Shown.TOKEN]
+    assert errors == [(Fault.STARVED, 2)]
+
+
+def test_what_comes_after_the_end_of_an_input_is_left_out():
+    """It stays ended behind a mark, and is open again behind a flush."""
+    ends = [word(Kind.INSTRUCTION, k, 0, dim=1) for k in (1, 2, 3)]
+    late = [word(Kind.INSTRUCTION, 1, 7), word(Kind.R, 2, 8), word(Kind.INSTRUCTION, 3, 9, dim=1)]
+    alone = [word(Kind.R, 0, number) for number in range(20)]
+    flushed = [word(Kind.FLUSH), *(word(Kind.R, k, 30 + k) for k in (1, 2, 3)), word(Kind.MARK)]
+    words = [*ends, *late, *alone[:10], word(Kind.MARK), late[1], *alone[10:], *flushed]
+    out, errors = Entrance(4, 2).run(words, 26, 1)
+    assert out == [*range(10), Shown.TOKEN, *range(10, 20), Shown.FLUSH, 31, 32, 33, Shown.TOKEN]
+    assert errors == [(Fault.OUT_OF_ORDER, gate_id(k, n)) for k, n in ((1, 7), (2, 8), (3, 9), (2, 8))]

@@ -119,13 +119,13 @@ def run(p: Parameters, words: list[np.ndarray]):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_an_input_that_fills_up_while_another_starves_is_reported(device, rng):
-    """Nothing hangs: the starving one is passed over, and what the others sent comes out."""
+    """Nothing hangs: all that starve are reported and passed over, and what the others sent comes out."""
     p = parameters(device)
     streams = Streams(rng, p, 3 * p.buffer + 60)
     at = p.inputs - 1
     words = streams.words(np.full(len(streams.is_s), at))
     pairs, errors = run(p, [words])
-    assert errors and set(errors) == {(Fault.STARVED, 0)}
+    assert set(errors) == {(Fault.STARVED, k) for k in range(at)}
     assert np.array_equal(pairs, streams.expected)
     # With heartbeats, or when the others have ended, nobody waits.
     ends = [pack_progress(p.dims, k, 0, ended=True) for k in range(at)]
@@ -139,6 +139,19 @@ def test_an_input_that_fills_up_while_another_starves_is_reported(device, rng):
     ]
     pairs, errors = run(p, mixed)
     assert errors == [] and np.array_equal(pairs, streams.expected)
+
+
+def test_what_an_input_sends_after_its_end_is_reported_and_left_out(rng):
+    """Nobody waits for it, before the next flush; then it is open again."""
+    p = parameters("scalejoin_inputs")
+    streams = Streams(rng, p, 3 * p.buffer + 20)
+    words = streams.words(np.full(len(streams.is_s), p.inputs - 1))
+    ends = [pack_progress(p.dims, k, 0, ended=True) for k in range(p.inputs - 1)]
+    again = [pack_progress(p.dims, 1, 7), streams.words(np.zeros(len(words), int))[2:3], ends[2]]
+    flush = pack_control(p.dims, Kind.FLUSH)
+    pairs, errors = run(p, [*ends, *again, words, flush, words[:1], pack_progress(p.dims, 1, 7)])
+    assert errors == [(Fault.OUT_OF_ORDER, int(gate_id(*at))) for at in ((1, 7), (0, 2), (2, 0))]
+    assert np.array_equal(pairs, streams.expected)
 
 
 def test_what_is_out_of_order_or_from_nowhere_is_reported_and_left_out(rng):
