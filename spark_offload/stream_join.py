@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -350,7 +350,12 @@ class StreamJoin:
             frame.select(F.struct(*map(_quoted, self._named[side] or frame.columns)).alias(side))
             for side, frame in (("r", self.r), ("s", self.s))
         )
-        r.crossJoin(s).where(self.on).schema  # noqa: B018
+        try:
+            r.join(s, F.expr(self.on), self.how).schema  # noqa: B018
+        except AnalysisException as error:
+            if error.getCondition() != "INVALID_NON_DETERMINISTIC_EXPRESSIONS":
+                raise
+            raise SpecError(f"on must give the same for the same rows every time, not {self.on!r}") from None
 
     def _decided(self, results: DataFrame, task: Task) -> DataFrame:
         """The pairs for which Spark says that all of `on` holds, and then the rows without a partner."""

@@ -236,6 +236,15 @@ def test_bad_arguments(streams, options, error, message):
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("how", ["inner", "full"])
+def test_a_condition_that_changes_its_mind(streams, how):
+    """Pairs and rows without a partner come of several evaluations, which must agree."""
+    on = f"{BAND} AND rand() < 0.5"
+    with pytest.raises(SpecError) as caught:
+        stream_join(*streams, on, 3, "t", how=how)
+    assert str(caught.value) == f"on must give the same for the same rows every time, not {on!r}"
+
+
 def test_spark_says_what_is_wrong_with_its_part(streams):
     with pytest.raises(AnalysisException, match="UNRESOLVED_ROUTINE"):
         stream_join(*streams, f"{BAND} AND nonsense(r.name, s.pattern)", 3, "t")
