@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as F
 
 from spark_offload import stream_join
 from spark_offload.cli import main
@@ -86,7 +87,9 @@ def test_auto_takes_a_board_that_fits(spark, board):
     fits = StreamJoin(r, s, "r.x BETWEEN s.a - 2 AND s.a + 2", **given)
     assert (fits.placement.runs_on, fits.placement.why) == (board, "the device takes all dimensions")
     bands = [f"r.{p} * {k} BETWEEN s.{q} - 2 AND s.{q} + 2" for k in (1, 2, 3) for p, q in ("xa", "yb")]
-    many = StreamJoin(r, s, " AND ".join(bands), **given)
+    on = " AND ".join(bands)
+    many = StreamJoin(r, s, on, **given)
     assert (many.placement.runs_on, many.placement.why) == ("the CPU", "the device does not fit")
     assert many.placement.refused.startswith(f"{board} because it has no dimension for `")
-    assert many.frame().count() == 5
+    plain = r.alias("r").join(s.alias("s"), F.expr(f"{on} AND abs(r.t - s.t) <= 2"))
+    assert many.frame().count() == plain.count() == 7
