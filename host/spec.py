@@ -177,8 +177,7 @@ class JoinSpec:
     def times(self, table: pa.Table, side: str) -> pa.Array:
         """The event times of one side's rows as 64-bit integers, NULL where there is none."""
         self._check(table, side)
-        column = Rows.of(side, table).column(side, self.time[SIDES.index(side)])
-        return (column.cast(pa.int32()) if column.type == sqltypes.DATE else column).cast(pa.int64())
+        return as_times(Rows.of(side, table).column(side, self.time[SIDES.index(side)]))
 
     def arrange(self, r: pa.Table, s: pa.Table) -> Arrivals:
         """All rows of both streams in arrival order, by key first if `by_key`; none whose time is NULL."""
@@ -454,6 +453,11 @@ class JoinSpec:
         )
         how = "exact" if not term.reason else f"refined on the host because {term.reason}"
         return f"{text} dimension {k}, {how}"
+
+
+def as_times(column: pa.Array) -> pa.Array:
+    """A column of event times as 64-bit integers."""
+    return (column.cast(pa.int32()) if column.type == sqltypes.DATE else column).cast(pa.int64())
 
 
 def _rebuild(arguments: tuple, options: dict) -> JoinSpec:

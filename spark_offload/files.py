@@ -12,8 +12,10 @@ shuffles the rows to the tasks.
     pieces       |  .  |  .  |  .  |  .  |  .  |  as many rows as may be joined at once
 """
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -24,7 +26,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from host.pieces import OUTER, Phase
-from host.spec import JoinSpec
+from host.spec import JoinSpec, as_times
 from host.window import LONGEST, Window
 from hw.errors import DataError
 
@@ -44,10 +46,49 @@ _LOWEST = -LONGEST - 1
 
 
 @dataclass(frozen=True)
+class File:
+    """A file as it was when the join was planned."""
+
+    path: str
+    size: int
+    modified: int  #: nanoseconds since 1970
+
+    @classmethod
+    def now(cls, path: str) -> "File":
+        """The file as it is now."""
+        status = os.stat(path)
+        return cls(path, status.st_size, status.st_mtime_ns)
+
+    def check(self) -> None:
+        """Refuses a file that is not what it was: the times that the plan has of it may be wrong."""
+        try:
+            now = File.now(self.path)
+            found = f"{now.size} bytes modified at {now.modified} ns"
+        except FileNotFoundError:
+            now, found = None, "gone"
+        if now != self:
+            raise DataError(
+                f"{self.path} must stay as it was when the join was planned, {self.size} bytes modified at "
+                f"{self.modified} ns, not {found}; accepted are files that nobody writes until the last "
+                "action on the join, so call stream_join again"
+            )
+
+    @contextmanager
+    def open(self) -> Iterator[pq.ParquetFile]:
+        """The file for reading, which must be the same before and after."""
+        self.check()
+        try:
+            with pq.ParquetFile(self.path, memory_map=True, coerce_int96_timestamp_unit="us") as file:
+                yield file
+        finally:
+            self.check()
+
+
+@dataclass(frozen=True)
 class RowGroup:
     """A part of a file, and the least and the greatest time in it."""
 
-    path: str
+    file: File
     number: int
     rows: int
     undated: int
@@ -59,6 +100,7 @@ class RowGroup:
 class FilePlan:
     """Row groups of R and S, and the times at which slices begin."""
 
+    files: tuple[File, ...]  #: of both sides, also those without rows
     groups: tuple[tuple[RowGroup, ...], tuple[RowGroup, ...]]
     cuts: tuple[int, ...]
     names: tuple[tuple[str, ...], tuple[str, ...]]  #: the columns that tasks need
@@ -126,17 +168,18 @@ def plan_files(
     """How tasks read the files of two DataFrames, or why they do not."""
     if spec.window.kind == "rows":
         return "windows of rows need all rows in one order"
-    groups = []
-    samples = []
+    files, groups, samples = [], [], []
     for side, frame, columns in zip("rs", frames, names):
         paths = _parquet_paths(frame)
         if isinstance(paths, str):
             return f"{side} {paths}"
         conf = frame.sparkSession.conf
         modes = [conf.get(f"spark.sql.parquet.{kind}RebaseModeInRead") for kind in ("datetime", "int96")]
-        read = _row_groups(paths, spec, side, columns, modes)
+        found = [File.now(path) for path in paths]
+        read = _row_groups(found, spec, side, columns, modes)
         if isinstance(read, str):
             return f"{side}: {read}"
+        files += found
         groups.append(read[0])
         samples.append(read[1])
     w, (r_outer, s_outer) = spec.window, OUTER[how]
@@ -154,6 +197,7 @@ def plan_files(
     while True:
         cuts = np.unique(times[np.arange(most) * len(times) // most]) if len(times) else np.zeros(1, np.int64)
         plan = FilePlan(
+            tuple(files),
             (tuple(groups[0]), tuple(groups[1])),
             tuple(cuts.tolist()),
             (tuple(names[0]), tuple(names[1])),
@@ -207,47 +251,45 @@ def _parquet_paths(frame: DataFrame) -> list[str] | str:
     while options.hasNext():
         if (option := options.next().lower()) not in harmless:
             return f"is read with the option {option!r}"
-    for setting in ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles"):
-        if frame.sparkSession.conf.get(setting) == "true":
-            return f"is read with {setting}"
+    for setting in (
+        "files.ignoreCorruptFiles",
+        "files.ignoreMissingFiles",
+        "parquet.int96TimestampConversion",
+    ):
+        if frame.sparkSession.conf.get(f"spark.sql.{setting}").strip().lower() == "true":
+            return f"is read with spark.sql.{setting}"
     uris = list(relation.location().inputFiles())
     if not all(uri.startswith("file:///") for uri in uris):
         return "is not in files that all machines see under one name (file:)"
     return [unquote(uri.removeprefix("file://")) for uri in uris]
 
 
-def _open(path: str) -> pq.ParquetFile:
-    return pq.ParquetFile(path, memory_map=True, coerce_int96_timestamp_unit="us")
-
-
 def _row_groups(
-    paths: list[str], spec: JoinSpec, side: str, names: Sequence[str], modes: list[str]
+    files: list[File], spec: JoinSpec, side: str, names: Sequence[str], modes: list[str]
 ) -> tuple[list[RowGroup], np.ndarray] | str:
     """The row groups of a side, and a sample of its times; or why Arrow does not read them as Spark does."""
-    files = [(path, _open(path)) for path in paths]
-    total = sum(file.metadata.num_rows for _, file in files)
+    total = 0
+    for each in files:
+        with each.open() as file:
+            if why := _reads_otherwise(file, spec.schemas[side], names, modes):
+                return f"{why} in {each.path}"
+            total += file.metadata.num_rows
     if total > MOST_ROWS:
         return f"{total:,} rows are more than the {MOST_ROWS:,} whose times the driver reads"
     groups, samples = [], []
     name = spec.time[side == "s"]
+    type = spec.schemas[side].field(name).type
     step = max(1, total // SAMPLE)
-    for path, file in files:
-        if why := _reads_otherwise(file, spec.schemas[side], names, modes):
-            return f"{why} in {path}"
-        for number in range(file.num_row_groups):
-            times = _times(file.read_row_group(number, columns=[name]), spec, side, name)
-            known = times.drop_null().to_numpy()
-            samples.append(known[::step])
-            ends = (int(known.min()), int(known.max())) if len(known) else (0, 0)
-            groups.append(RowGroup(path, number, len(times), times.null_count, *ends))
+    for each in files:
+        with each.open() as file:
+            for number in range(file.num_row_groups):
+                column = file.read_row_group(number, columns=[name])[name]
+                times = as_times(column.cast(type).combine_chunks())
+                known = times.drop_null().to_numpy()
+                samples.append(known[::step])
+                ends = (int(known.min()), int(known.max())) if len(known) else (0, 0)
+                groups.append(RowGroup(each, number, len(times), times.null_count, *ends))
     return groups, np.concatenate(samples or [np.empty(0, np.int64)])
-
-
-def _times(table: pa.Table, spec: JoinSpec, side: str, name: str) -> pa.Array:
-    times = table[name].cast(spec.schemas[side].field(name).type).combine_chunks()
-    if pa.types.is_date(times.type):
-        times = times.cast(pa.int32())
-    return times.cast(pa.int64())
 
 
 def _reads_otherwise(
@@ -255,7 +297,7 @@ def _reads_otherwise(
 ) -> str | None:
     """Why Arrow might not read a file's columns as Spark does, if so."""
     known = file.metadata.metadata or {}
-    by_spark = b"org.apache.spark.version" in known
+    version = known.get(b"org.apache.spark.version")
     there = {file.schema.column(k).path: file.schema.column(k) for k in range(len(file.schema))}
     for name in names:
         wanted, column = schema.field(name).type, there.get(name)
@@ -265,9 +307,13 @@ def _reads_otherwise(
         old = column.physical_type == "INT96"
         dated = pa.types.is_timestamp(wanted) or pa.types.is_date(wanted)
         legacy = b"org.apache.spark.legacyINT96" if old else b"org.apache.spark.legacyDateTime"
-        if dated and (legacy in known or not (by_spark or modes[old] == "CORRECTED")):
+        # Spark, too, compares versions as text.
+        new = modes[old] == "CORRECTED" if version is None else version >= (b"3.1.0" if old else b"3.0.0")
+        if dated and (legacy in known or not new):
             return f"`{name}` may be in the calendar of old versions"
-        if old and pa.types.is_timestamp(wanted) and wanted.tz is not None:
+        if old and pa.types.is_timestamp(wanted):
+            if wanted.tz is None:
+                return f"`{name}` is INT96, which Spark reads as {wanted}"
             continue
         if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(found):
             same = found.unit in ("ms", "us") and (found.tz is None) == (wanted.tz is None)
@@ -291,6 +337,9 @@ class FileTask:
                 with Slice(self.task, number) as joined:
                     joined.schemas = self.empty(0).schema, self.empty(1).schema
                     if number == 0:
+                        # Tasks do not open those that have no times.
+                        for file in self.plan.files:
+                            file.check()
                         yield from self._undated(joined)
                     yield from _Reader(self, number, joined).batches()
                     yield from joined.finish()
@@ -315,15 +364,10 @@ class FileTask:
 
     def read(self, group: RowGroup, k: int) -> pa.Table:
         """The needed columns of a row group, in the types that Spark has them in."""
-        table = _open(group.path).read_row_group(
-            group.number, columns=list(self.plan.names[k]), use_threads=False
-        )
-        if table.num_rows != group.rows:
-            raise DataError(
-                f"{group.path} must stay as it was when the join was planned, with {group.rows} rows in row "
-                f"group {group.number}, not {table.num_rows}"
-            )
-        return table.select(list(self.plan.names[k])).cast(self.empty(k).schema)
+        names = list(self.plan.names[k])
+        with group.file.open() as file:
+            table = file.read_row_group(group.number, columns=names, use_threads=False)
+        return table.select(names).cast(self.empty(k).schema)
 
 
 class _Reader:
@@ -377,7 +421,7 @@ class _Reader:
     def _load(self, k: int) -> None:
         rows = self._source.read(self._waiting[k].pop(0), k)
         spec = self._source.task.spec
-        times = _times(rows, spec, "rs"[k], spec.time[k])
+        times = spec.times(rows, "rs"[k])
         first, last = self._spans[k]
         keep = pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last))
         if times.null_count or not pc.all(keep).as_py():
