@@ -4,7 +4,7 @@ PYTHON := .venv/bin/python
 STAMP := .venv/.ready
 BENCH_CPU = $(PYTHON) -m spark_offload.bench_cpu $(if $(RESUME),--resume)
 
-.PHONY: help setup test demo examples sim bitstream area timing engines figures latency power bench docs dist lint lock clean
+.PHONY: help setup test demo examples sim bitstream area timing engines figures latency power bench restarts docs dist lint lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -65,6 +65,9 @@ bench: $(STAMP) ## cycles per tuple of the larger configurations; the CPU engine
 	timeout 1800 $(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(if $(ONLY),$(if $(filter-out spark,$(ONLY)),$(BENCH_CPU) --only $(filter-out spark,$(ONLY))),$(BENCH_CPU))
 	$(if $(ONLY),$(if $(filter spark,$(ONLY)),$(PYTHON) -m spark_offload.bench_spark),$(PYTHON) -m spark_offload.bench_spark)
+
+restarts: $(STAMP) ## kill a streaming join at random points: make restarts KILLS=5 (SEED=)
+	$(PYTHON) -m pytest tests/spark/test_restart.py -s --kills $(or $(KILLS),2) $(if $(SEED),--seed $(SEED))
 
 docs: $(STAMP) ## write the pages that are made from definitions
 	$(PYTHON) -m hw.link_page

@@ -17,6 +17,9 @@ settings.load_profile("touchline")
 
 def pytest_addoption(parser):
     parser.addoption("--seed", type=int, default=1, help="seed of all random tests (default: %(default)s)")
+    parser.addoption(
+        "--kills", type=int, default=0, help="how often streams are killed (default: %(default)s)"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
