@@ -16,9 +16,8 @@ from .output import joined_rows
 from .row_store import RowStore
 from .session import Session, Stats
 from .spec import Encoded, JoinSpec
-from .window import parse_window
+from .window import EARLIEST, parse_window
 
-LOWEST = np.iinfo(np.int64).min
 #: Columns that rows are kept with, to encode them again.
 _TIME, _BEFORE = "touchline time", "touchline before"
 
@@ -91,7 +90,7 @@ class ContinuousSession(Session, ABC):
     @property
     def _watermark(self) -> int:
         """The time from which on rows are in time."""
-        return max(self._newest - self._lateness, LOWEST)
+        return max(self._newest - self._lateness, EARLIEST)
 
     def _release(self, until: int | None) -> None:
         """Joins the rows that were held back and are before `until`: nothing can come between them."""

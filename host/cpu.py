@@ -14,12 +14,13 @@ from .arrival import Arrivals
 from .choice import checked_structure
 from .columns import Layout
 from .compiled import checked_threads
-from .continuous import LOWEST, ContinuousSession
+from .continuous import ContinuousSession
 from .engine import Batch, Engine
 from .output import joined_rows
 from .plan import taken
 from .session import JoinResult, Stats
 from .spec import Encoded, JoinSpec
+from .window import EARLIEST
 
 #: Rows of a finite join that go through subwindows at a time, where a structure for them was asked for.
 BATCH = 4096
@@ -117,7 +118,7 @@ class CpuSession(ContinuousSession):
         if self._structure in ("auto", "nested"):
             return self._engine.join(*batches, pairs, use)
         found = []
-        counts, newest = [0, 0], LOWEST
+        counts, newest = [0, 0], EARLIEST
         places = [batch.place for batch in batches if len(batch)]
         first, last = min((p[0] for p in places), default=0), max((p[-1] for p in places), default=-1)
         for start in range(int(first), int(last) + 1, BATCH):
@@ -136,7 +137,7 @@ class CpuSession(ContinuousSession):
         """
         window = self._spec.window
         ends = (newest, newest) if window.kind == "time" else counts
-        r, s = (max(int(end) - size, LOWEST) for end, size in zip(ends, (window.r, window.s)))
+        r, s = (max(int(end) - size, EARLIEST) for end, size in zip(ends, (window.r, window.s)))
         return r, s
 
     # Continuous streams
@@ -149,7 +150,7 @@ class CpuSession(ContinuousSession):
         points = replace(points, base=bases[0])
         boxes = replace(boxes, base=bases[1] * most, numbers=numbers)
         newest = self._newest if self._lateness is None or self._newest is None else self._watermark
-        limits = self._limits(LOWEST if newest is None else newest, self._counts)
+        limits = self._limits(EARLIEST if newest is None else newest, self._counts)
         found = self._engine.process(points, boxes, limits)
         r, s = (np.concatenate([part[k] for part in found] or [np.empty(0, np.int64)]) for k in range(2))
         return r, s

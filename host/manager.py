@@ -31,10 +31,9 @@ from hw.subwindow_command import Command, encode
 from hw.words import Results, pack_boxes, pack_control, pack_points, unpack, unpack_results
 
 from .device import Device
-from .window import Window
+from .window import EARLIEST, Window
 
 SIDES = ("r", "s")
-_LOWEST = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ class Manager:
         self._lateness = lateness
         self._late_buffer = late_buffer
         self._ranges = ranges
-        self._newest = _LOWEST
+        self._newest = EARLIEST
         self._held: list[tuple[str, Tuples]] = []
         none = {side: _none(side, len(parameters.dims)) for side in SIDES}
         self._streams = {side: Stream(none[side], none[side]) for side in SIDES}
@@ -255,7 +254,7 @@ class Manager:
             )
 
     def _watermark(self) -> int:
-        return max(_LOWEST, self._newest - self._lateness) if self._newest > _LOWEST else _LOWEST
+        return max(EARLIEST, self._newest - self._lateness) if self._newest > EARLIEST else EARLIEST
 
     def _arrive(self, watermark: int | None) -> None:
         """Puts held tuples, or those before the watermark, into their streams in order of arrival."""

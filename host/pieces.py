@@ -23,11 +23,10 @@ from hw.errors import ParameterError
 from .arrival import Arrivals, Side
 from .session import JoinResult, chain
 from .spec import JoinSpec
-from .window import Window
+from .window import EARLIEST, Window
 
 #: Whether rows of R and of S come out that have no partner.
 OUTER = {"inner": (False, False), "left": (True, False), "right": (False, True), "full": (True, True)}
-_LOWEST = np.iinfo(np.int64).min
 
 
 def checked_how(how: str) -> str:
@@ -80,7 +79,7 @@ class Pieces:
         self._join, self._window = join, spec.window
         self._outer, self._decides = OUTER[checked_how(how)], decides
         self._kept: list[_Kept] = []  # of R and S, once there are any
-        self._newest = _LOWEST
+        self._newest = EARLIEST
         self._counts = [0, 0]
 
     @property
@@ -98,7 +97,7 @@ class Pieces:
                 replace(side, index=side.index + counts[k], before=side.before + counts[1 - k], own=fresh)
             )
             self._counts[k] += len(side.time)
-            self._newest = max(self._newest, int(side.time.max(initial=_LOWEST)))
+            self._newest = max(self._newest, int(side.time.max(initial=EARLIEST)))
         arrivals = Arrivals(*sides)
         if self._kept:
             arrivals = chain([Arrivals(*(kept.side for kept in self._kept)), arrivals])
@@ -139,7 +138,7 @@ class Pieces:
         size = window.s if k else window.r
         if window.kind == "rows":
             return side.index >= self._counts[k] - size
-        return side.time >= max(self._newest - size, _LOWEST)
+        return side.time >= max(self._newest - size, EARLIEST)
 
 
 def _taken(side: Side, where: np.ndarray) -> Side:

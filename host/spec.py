@@ -17,9 +17,8 @@ from .expression import SIDES, Node, Scope
 from .plan import SpecDimension, make_plan, taken
 from .pushdown import Pushed, pushable
 from .term import Filter, Residual
-from .window import LONGEST, Window, parse_window
+from .window import EARLIEST, LONGEST, Window, parse_window
 
-_LOWEST = -LONGEST - 1
 _TIMES = (*sqltypes.INTEGERS, *sqltypes.TIMES)
 
 
@@ -476,7 +475,7 @@ def _pair(names, what: str, scope: Scope) -> tuple[str, str]:
 
 def _shifted(values: np.ndarray, by: int) -> np.ndarray:
     """Codes of `values + by`, held at the ends of the 64-bit range."""
-    held = np.minimum(values, LONGEST - by) if by >= 0 else np.maximum(values, _LOWEST - by)
+    held = np.minimum(values, LONGEST - by) if by >= 0 else np.maximum(values, EARLIEST - by)
     return encoding.signed(held + by)
 
 

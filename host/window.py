@@ -21,6 +21,8 @@ _MICROSECONDS = {
 }
 MICROS_PER_DAY = _MICROSECONDS["day"]
 LONGEST = 2**63 - 1
+#: The lowest time, and the lowest number of a row.
+EARLIEST = -(2**63)
 _UNITS = "microseconds, milliseconds, seconds, minutes, hours, days or weeks"
 _PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 _ACCEPTED = (

@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame
 
 from host.pieces import OUTER, Phase
 from host.spec import JoinSpec, as_times
-from host.window import LONGEST, Window
+from host.window import EARLIEST, LONGEST, Window
 from hw.errors import DataError
 
 from .slices import SMALLEST
@@ -42,7 +42,6 @@ SAMPLE = 1 << 20
 #: Rows whose times the driver reads at most.
 MOST_ROWS = 1 << 28
 _PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
-_LOWEST = -LONGEST - 1
 
 
 @dataclass(frozen=True)
@@ -141,12 +140,12 @@ class FilePlan:
     def own(self, number: int) -> tuple[int, int]:
         """The first time in a slice, and the last."""
         last = self.cuts[number + 1] - 1 if number + 1 < len(self.cuts) else LONGEST
-        return (self.cuts[number] if number else _LOWEST), last
+        return (self.cuts[number] if number else EARLIEST), last
 
     def span(self, number: int, k: int) -> tuple[int, int]:
         """The first time and the last that a slice reads of R or S."""
         (first, last), (before, after) = self.own(number), self.halos[k]
-        return max(first - before, _LOWEST), min(last + after, LONGEST)
+        return max(first - before, EARLIEST), min(last + after, LONGEST)
 
     def needed(self, number: int, k: int) -> list[RowGroup]:
         """The row groups of R or S with times in the span of a slice, by their first time."""
@@ -219,7 +218,7 @@ def _halo(samples: list[np.ndarray], cuts: np.ndarray, halos: tuple, rows: int) 
     count = 0
     for times, (before, after) in zip(samples, halos):
         for cut in cuts.tolist():
-            ends = max(cut - before, _LOWEST), min(cut + after, LONGEST)
+            ends = max(cut - before, EARLIEST), min(cut + after, LONGEST)
             first, last = np.searchsorted(times, ends)
             count += last - first
     return int(count * rows / max(sum(map(len, samples)), 1))

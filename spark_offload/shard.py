@@ -32,6 +32,7 @@ from host.expression import SIDES
 from host.pieces import OUTER
 from host.session import Stats
 from host.spec import JoinSpec
+from host.window import EARLIEST
 from hw.errors import DataError
 
 from .chunks import Chunks, Entry, from_bytes, to_bytes
@@ -47,7 +48,6 @@ STREAM_METRICS = (
 METRICS_TYPE = pa.struct([(name, pa.int64()) for name in STREAM_METRICS])
 #: Rows in a batch that goes back to Spark.
 BATCH_ROWS = 1 << 16
-_LOWEST = np.iinfo(np.int64).min
 
 _NOTHING = pa.table({"row": pa.nulls(0), "number": pa.array([], pa.int64()), "age": pa.array([], pa.int64())})
 
@@ -188,7 +188,7 @@ class Step:
         self._outer = OUTER[join.how]
         before = chunks.directory.watermark
         #: Event times at or before which rows are late: in the last micro-batch, and now.
-        self._passed = _LOWEST if before is None else before * 1000, watermark * 1000
+        self._passed = EARLIEST if before is None else before * 1000, watermark * 1000
         self._types = [pa.struct(self._spec.schemas[side]) for side in SIDES]
         self._metrics = dict.fromkeys(STREAM_METRICS, 0)
 
@@ -358,7 +358,7 @@ class Step:
             ends = [[passed + 1] * 2 for passed in self._passed]
         sizes = self._spec.window.r, self._spec.window.s
         limits = [[end - size for end, size in zip(both, sizes)] for both in ends]
-        return limits if self._spec.by_key else [[max(limit, _LOWEST) for limit in both] for both in limits]
+        return limits if self._spec.by_key else [[max(limit, EARLIEST) for limit in both] for both in limits]
 
     def _leave(self, before, now) -> Iterator[pd.DataFrame]:
         """Drops the rows whose window has passed; those that had no partner come out, in an outer join."""
