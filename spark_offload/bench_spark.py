@@ -78,19 +78,14 @@ def cpu_seconds() -> float:
 
 def ours(folder: Path, query: Query) -> Callable[[], dict]:
     """The join of this repository, which reports how long its tasks read, joined and wrote."""
-    from pyspark.sql import Observation
-
-    from . import stream_join
-    from .job import observed
+    from . import StreamJoin
 
     spark = _spark()
 
     def run() -> dict:
         r, s = (spark.read.parquet(str(folder / f"{part}.parquet")) for part in "rs")
-        observation = Observation()
-        result = stream_join(r, s, ON, query.window, "ts", columns=COLUMNS, observation=observation)
-        result.write.mode("overwrite").parquet(str(folder / "out"))
-        counts = observed(observation)
+        join = StreamJoin(r, s, ON, query.window, "ts", columns=COLUMNS)
+        counts = join.write_parquet(str(folder / "out"), mode="overwrite")
         return {name: counts[name] for name in ("reading", "joining", "writing", "slices", "memory")}
 
     return run
@@ -113,10 +108,7 @@ def hand_binned(folder: Path, query: Query) -> Callable[[], None]:
 
 def scaled(rows: int) -> dict:
     """Counts of a join with few pairs for each row, written."""
-    from pyspark.sql import Observation
-
-    from . import stream_join
-    from .job import observed
+    from . import StreamJoin
 
     folder = Path(tempfile.mkdtemp())
     try:
@@ -124,11 +116,9 @@ def scaled(rows: int) -> dict:
             pq.write_table(stream(value, rows, seed), folder / f"{part}.parquet")
         spark = _spark()
         r, s = (spark.read.parquet(str(folder / f"{part}.parquet")) for part in "rs")
-        observation = Observation()
         start = time.perf_counter()
-        result = stream_join(r, s, SELECTIVE, SECOND, "ts", columns=COLUMNS, observation=observation)
-        result.write.parquet(str(folder / "out"))
-        return observed(observation) | {"seconds": time.perf_counter() - start}
+        counts = StreamJoin(r, s, SELECTIVE, SECOND, "ts", columns=COLUMNS).write_parquet(str(folder / "out"))
+        return counts | {"seconds": time.perf_counter() - start}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

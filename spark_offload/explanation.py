@@ -40,11 +40,17 @@ class Estimate:
 
 
 def explained(
-    spec: JoinSpec, how: str, placement: Placement, tasks: str, source: str, estimate: Estimate | str
+    spec: JoinSpec,
+    how: str,
+    placement: Placement,
+    tasks: str,
+    source: str,
+    estimate: Estimate | str,
+    writer: str | None = None,
 ) -> str:
     """Where each part of a join runs and why, what does not run there, and what that takes.
 
-    `tasks` says how many there are, `source` how rows come to them.
+    `tasks` says how many there are, `source` how rows come to them, `writer` who writes Parquet for them.
     """
     lines, table = [], [("join", placement.runs_on, placement.why)]
     if placement.refused:
@@ -67,7 +73,10 @@ def explained(
         table.append((term.text, "Spark", f"on each pair, because {term.reason}"))
     total = 1 + len(spec.dimensions) + len(spec.left)
     lines.append(f"accelerated {sum('*' in line[:3] for line in lines)} out of {total}")
-    table.append(("rows", source.partition(", because ")[0], source.partition(", because ")[2]))
+    for part, told in (("rows", source), ("write_parquet", writer)):
+        if told:
+            who, _, why = told.partition(", because ")
+            table.append((part, who, why))
     if how != "inner":
         decides = "Spark, then a task" if spec.left else "tasks"
         table.append((f"{how} rows without a partner", decides, "as they leave their window"))

@@ -38,7 +38,7 @@ MOST_READ = 4
 #: Tasks for each core, so that those which end early do not wait for long.
 TASKS_PER_CORE = 4
 #: Times of each side that stand for all of them when cuts are chosen.
-SAMPLE = 1 << 20
+SAMPLE = 1 << 17
 #: Rows whose times the driver reads at most.
 MOST_ROWS = 1 << 28
 _PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"

@@ -18,13 +18,12 @@ from hw import tools
 from hw.errors import ParameterError, TouchlineError
 from hw.parameters import ARCHITECTURES
 from spark_offload.placement import FALLBACKS, OFFLOADS
-from spark_offload.stream_join import StreamJoin
+from spark_offload.sink import PathExistsError
+from spark_offload.stream_join import StreamJoin, observed
 
 FORMATS = ("parquet", "csv", "json")
 #: What tasks spend their time with.
 TIMES = ("reading", "joining", "writing")
-#: Seconds in which Spark hands over the counts of an action that has ended.
-COUNTS_DUE = 60
 
 
 def parser(prog: str | None = None) -> argparse.ArgumentParser:
@@ -97,24 +96,16 @@ def run(spark: SparkSession, options: argparse.Namespace) -> dict[str, int | str
         columns=options.columns,
         fallback=options.fallback,
     )
-    observation = Observation()
+    mode = "overwrite" if options.overwrite else "errorifexists"
     with progress(spark):
-        mode = "overwrite" if options.overwrite else "errorifexists"
-        join.frame(observation).write.format(options.format).mode(mode).option("header", True).save(
-            options.output
-        )
-    return observed(observation) | {"device": join.device or "scheduled by Spark"}
-
-
-def observed(observation: Observation) -> dict[str, int]:
-    """The counts of an action that has ended. Spark delivers them a moment later, and waits without limit."""
-    counts = []
-    waiter = threading.Thread(target=lambda: counts.append(observation.get), daemon=True)
-    waiter.start()
-    waiter.join(COUNTS_DUE)
-    if not counts:
-        raise TouchlineError(f"Spark did not deliver the counts of the join within {COUNTS_DUE} s")
-    return counts[0]
+        if options.format == "parquet":
+            counts = join.write_parquet(options.output, mode)
+        else:
+            observation = Observation()
+            writer = join.frame(observation).write.format(options.format).mode(mode)
+            writer.option("header", True).save(options.output)
+            counts = observed(observation)
+    return counts | {"device": join.device or "scheduled by Spark"}
 
 
 def read(spark: SparkSession, path: str, format: str | None) -> DataFrame:
@@ -178,8 +169,12 @@ def summary(counts: dict[str, int | str]) -> str:
 
 def complaint(error: Exception) -> str:
     """One line that says what is wrong; of an error in a worker, the line that the worker ended with."""
-    if isinstance(error, PySparkException) and error.getCondition() == "PATH_ALREADY_EXISTS":
+    path = None
+    if isinstance(error, PathExistsError):
+        path = error.path
+    elif isinstance(error, PySparkException) and error.getCondition() == "PATH_ALREADY_EXISTS":
         path = error.getMessageParameters()["outputPath"]
+    if path is not None:
         return f"output {path} exists already; name another, or give --overwrite"
     lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     raised = [

@@ -1,5 +1,7 @@
 """`stream_join`: a sliding-window join of two DataFrames, one slice of history per task."""
 
+import os
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,12 +17,13 @@ from host.encoding import is_sortable
 from host.output import result_names
 from host.pieces import OUTER, Phase, checked_how
 from host.spec import JoinSpec
-from hw.errors import ParameterError, SpecError
+from hw.errors import ParameterError, SpecError, TouchlineError
 
 from .explanation import Estimate, explained
 from .files import FilePlan, FileTask, plan_files
 from .placement import place
 from .shard import ShardedJoin
+from .sink import WRITTEN, Folder, Format, PathExistsError, WritingTask, checked_mode, local_folder, parts
 from .slices import Slices, sort_keys
 from .streaming import both_streaming, check_streams, joined, shard_count
 from .task import METRICS, MOSTS, NUMBERS, Task, verdict
@@ -28,6 +31,8 @@ from .task import METRICS, MOSTS, NUMBERS, Task, verdict
 Length = str | int
 Names = Collection[str | tuple[str, str]]
 
+#: Seconds in which Spark hands over the counts of an action that has ended.
+COUNTS_DUE = 60
 _METRICS = T.StructField("metrics", T.ArrayType(T.LongType()))
 _NUMBERS = [T.StructField(name, from_arrow_type(type)) for name, type in NUMBERS]
 
@@ -181,7 +186,13 @@ class StreamJoin:
                 estimate = self._measured()
                 most = estimate.tasks
         tasks = f"in at most {most} tasks, each with {what}, a slice of history and the window before it"
-        return explained(self.spec, self.how, self.placement, tasks, source, estimate)
+        format = self._format()
+        writer = (
+            f"Spark, because {format}"
+            if isinstance(format, str)
+            else "tasks, because Arrow writes as Spark does"
+        )
+        return explained(self.spec, self.how, self.placement, tasks, source, estimate, writer)
 
     def _measured(self) -> Estimate:
         """Counts rows and halos, in two Spark jobs."""
@@ -200,6 +211,72 @@ class StreamJoin:
         if self.streaming:
             join = ShardedJoin(self.spec, self._shards, self.how, self.placement.where)
             return self._columns(joined(self.r, self.s, join))
+        rows, task = self._tasks()
+        results = rows.mapInArrow(task.__call__, self._schema())
+        if self.spec.left:
+            results = self._decided(results)
+        if observation is not None:
+            results = results.observe(observation, *self._counts())
+        return results.where("metrics IS NULL").select(
+            *(F.col(f"c{place}").alias(name) for place, name in zip(self._places, self._chosen))
+        )
+
+    def write_parquet(
+        self, path: str | os.PathLike, mode: str = "errorifexists", compression: str | None = None
+    ) -> dict[str, int] | None:
+        """Writes the result as `frame().write.mode(mode).parquet(path)` does, and returns its counts.
+
+        The counts are those of `task.METRICS`; with the mode "ignore" there are none if something is at the
+        path. Tasks write their files for themselves, which is much faster, where Arrow writes them exactly as
+        Spark does and the path is one that all machines see under one name (file:); otherwise Spark does.
+        What is replaced is there until all tasks are done, and a job that fails leaves nothing behind.
+        """
+        path, mode = os.fspath(path), checked_mode(mode)
+        if self.streaming:
+            raise ParameterError("write_parquet needs batch DataFrames; of streams use frame().writeStream")
+        folder, format = local_folder(self.r, path), self._format(compression)
+        try:
+            if folder is None or isinstance(format, str):
+                return self._written_by_spark(path, mode, compression)
+            with Folder(folder, format, mode) as target:
+                rows, task = self._tasks()
+                task = WritingTask(task, self._places, format, target.temporary)
+                written = rows.mapInArrow(task.__call__, WRITTEN).collect()
+                target.commit([row.file for row in written if row.file])
+        except PathExistsError:
+            if mode == "ignore":
+                return None
+            raise
+        counts = {}
+        for k, name in enumerate(METRICS):
+            values = [row.metrics[k] for row in written]
+            counts[name] = max(values, default=0) if name in MOSTS else sum(values)
+        return counts
+
+    def _format(self, compression: str | None = None) -> Format | str:
+        """How tasks write the result for themselves, or why Spark has to."""
+        if self.spec.left:
+            return f"only Spark can evaluate `{self.spec.left[0].text}`"
+        session = self.r.sparkSession
+        types = [self._schema().fields[place].dataType for place in self._places]
+        schema = T.StructType([T.StructField(name, type) for name, type in zip(self._chosen, types)])
+        return Format.of(schema, session.conf, compression, session.version)
+
+    def _written_by_spark(self, path: str, mode: str, compression: str | None) -> dict[str, int]:
+        """Lets Spark write the result."""
+        observation = Observation()
+        # What ignores a path that exists would never deliver counts.
+        writer = self.frame(observation).write.mode("errorifexists" if mode == "ignore" else mode)
+        try:
+            writer.parquet(path, compression=compression)
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_ALREADY_EXISTS":
+                raise
+            raise PathExistsError(path) from None
+        return observed(observation)
+
+    def _tasks(self) -> tuple[DataFrame, Task | FileTask]:
+        """Rows as tasks take them, and the task."""
         task = Task(
             self.spec,
             self.placement.where,
@@ -210,19 +287,8 @@ class StreamJoin:
         )
         plan = self._files()
         if isinstance(plan, FilePlan):
-            spark = self.r.sparkSession
-            numbers = spark.range(0, len(plan), 1, len(plan))
-            results = numbers.mapInArrow(FileTask(task, plan).__call__, self._schema(task))
-        else:
-            results = self._shuffled(task)
-        if self.spec.left:
-            results = self._decided(results, task)
-        if observation is not None:
-            results = results.observe(observation, *self._counts(task))
-        places = {name: k for k, name in enumerate(self._carried_names)}
-        return results.where("metrics IS NULL").select(
-            *(F.col(f"c{places[name]}").alias(name) for name in self._chosen)
-        )
+            return self.r.sparkSession.range(0, len(plan), 1, len(plan)), FileTask(task, plan)
+        return self._shuffled(task)
 
     @property
     def _shards(self) -> int:
@@ -234,10 +300,15 @@ class StreamJoin:
         names = self._sent("r"), self._sent("s")
         return plan_files((self.r, self.s), self.spec, names, self.how, self.partitions)
 
-    def _counts(self, task: Task) -> Iterator[Column]:
+    @property
+    def _numbered(self) -> bool:
+        """Whether rows come from tasks with what `verdict` needs."""
+        return bool(self.spec.left) and self.how != "inner"
+
+    def _counts(self) -> Iterator[Column]:
         """The metrics of all slices. Which pairs Spark keeps, it alone can count."""
         for k, name in enumerate(METRICS):
-            if name == "pairs" and self.spec.left and not task.numbered:
+            if name == "pairs" and self.spec.left and not self._numbered:
                 yield F.count_if(F.col("metrics").isNull()).alias(name)
             else:
                 total = (F.max if name in MOSTS else F.sum)(F.get("metrics", F.lit(k)))
@@ -263,22 +334,22 @@ class StreamJoin:
         first, last = (F.when(F.col("is_s"), s).otherwise(r) for r, s in (firsts, lasts))
         return rows.withColumn("owner", number).withColumns({"first": first, "last": last}), slices
 
-    def _shuffled(self, task: Task) -> DataFrame:
-        """What the task gives for slices that Spark's shuffle brings together."""
+    def _shuffled(self, task: Task) -> tuple[DataFrame, Task]:
+        """Slices that Spark's shuffle brings together, and the task that knows what they must have."""
         rows, slices = self._sliced()
         if self.spec.window.kind == "rows":
             task = replace(task, owned=(slices.r, slices.s))
         order = rows.drop("r", "s", "owner", "first", "last")
         phase = F.when(F.col("owner") == F.col("slice"), Phase.OWN.value)
         phase = phase.when(F.col("owner") < F.col("slice"), Phase.BEFORE.value).otherwise(Phase.AFTER.value)
-        return (
+        sliced = (
             rows.withColumn("slice", F.explode(F.sequence("first", "last")))
             .repartitionById(len(slices), "slice")
             .withColumn("phase", phase)
             .sortWithinPartitions("slice", "phase", *order.columns, *self._values("r"), *self._values("s"))
             .select("slice", "phase", "is_s", "t", "r", "s")
-            .mapInArrow(task.__call__, self._schema(task))
         )
+        return sliced, task
 
     # Columns
 
@@ -309,6 +380,12 @@ class StreamJoin:
         ]
 
     @property
+    def _places(self) -> tuple[int, ...]:
+        """Where what comes out is among what tasks give back."""
+        places = {name: k for k, name in enumerate(self._carried_names)}
+        return tuple(places[name] for name in self._chosen)
+
+    @property
     def _carried(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The columns of R and of S that tasks give back."""
         carried = set(self._carried_names)
@@ -318,7 +395,7 @@ class StreamJoin:
         )
         return r, s
 
-    def _schema(self, task: Task) -> T.StructType:
+    def _schema(self) -> T.StructType:
         """Of what tasks give back."""
         types = [
             frame.schema[name].dataType
@@ -326,7 +403,7 @@ class StreamJoin:
             for name in names
         ]
         fields = [T.StructField(f"c{k}", type) for k, type in enumerate(types)]
-        return T.StructType([*fields, *(_NUMBERS if task.numbered else []), _METRICS])
+        return T.StructType([*fields, *(_NUMBERS if self._numbered else []), _METRICS])
 
     def _columns(self, pairs: DataFrame) -> DataFrame:
         """The columns that come out, of rows in the columns `r` and `s`."""
@@ -357,7 +434,7 @@ class StreamJoin:
                 raise
             raise SpecError(f"on must give the same for the same rows every time, not {self.on!r}") from None
 
-    def _decided(self, results: DataFrame, task: Task) -> DataFrame:
+    def _decided(self, results: DataFrame) -> DataFrame:
         """The pairs for which Spark says that all of `on` holds, and then the rows without a partner."""
         structs, place = [], 0
         for side, names in zip("rs", self._carried):
@@ -366,12 +443,12 @@ class StreamJoin:
                 structs.append(F.struct(*(F.col(c).alias(name) for c, name in fields)).alias(side))
             place += len(names)
         pair = "metrics IS NULL" + (
-            " AND r_number IS NOT NULL AND s_number IS NOT NULL" if task.numbered else ""
+            " AND r_number IS NOT NULL AND s_number IS NOT NULL" if self._numbered else ""
         )
         holds = F.when(F.expr(pair), F.expr(self.on)).otherwise(True)
         results = results.select("*", *structs).where(holds).drop("r", "s")
-        if task.numbered:
-            kept = [field for field in self._schema(task) if field not in _NUMBERS]
+        if self._numbered:
+            kept = [field for field in self._schema() if field not in _NUMBERS]
             results = results.mapInArrow(verdict, T.StructType(kept))
         return results
 
@@ -425,34 +502,29 @@ class StreamJoin:
         return [name for name in frame.columns if self._values_count or name in needed]
 
 
+def observed(observation: Observation) -> dict[str, int]:
+    """The counts of an action that has ended. Spark delivers them a moment later, and waits without limit."""
+    counts = []
+    waiter = threading.Thread(target=lambda: counts.append(observation.get), daemon=True)
+    waiter.start()
+    waiter.join(COUNTS_DUE)
+    if not counts:
+        raise TouchlineError(f"Spark did not deliver the counts of the join within {COUNTS_DUE} s")
+    return counts[0]
+
+
 def _quoted(name: str) -> Column:
     """A column by its whole name, dots and all."""
     escaped = name.replace("`", "``")
     return F.col(f"`{escaped}`")
 
 
-def _parts(kind: T.DataType) -> Iterator[T.DataType]:
-    """The types that `kind` is made of, and itself."""
-    yield kind
-    match kind:
-        case T.StructType():
-            inner = [field.dataType for field in kind]
-        case T.ArrayType():
-            inner = [kind.elementType]
-        case T.MapType():
-            inner = [kind.keyType, kind.valueType]
-        case _:
-            inner = []
-    for part in inner:
-        yield from _parts(part)
-
-
 def _arrow_schema(side: str, schema: T.StructType) -> pa.Schema:
     """The Arrow schema in which Spark hands `schema` to a task."""
     fields = []
     for field in schema:
-        parts = list(_parts(field.dataType))
-        for part in parts:
+        kinds = list(parts(field.dataType))
+        for part in kinds:
             # Arrow has no collations: such strings would be compared and ordered by their bytes.
             if isinstance(part, T.StringType) and not part.isUTF8BinaryCollation():
                 raise SpecError(
@@ -461,7 +533,7 @@ def _arrow_schema(side: str, schema: T.StructType) -> pa.Schema:
                 )
         try:
             # A variant has an Arrow type, but one that cannot be null beside the rows of the other stream.
-            if any(isinstance(part, T.VariantType) for part in parts):
+            if any(isinstance(part, T.VariantType) for part in kinds):
                 raise PySparkException("variant")
             fields.append(pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC"), field.nullable))
         except PySparkException:

@@ -163,7 +163,7 @@ class Slice:
             self.metrics[field.name] = getattr(self._joined, field.name)
         self.metrics["tuples"] = sum(self._owned)
         self.metrics["pairs"] = self._emitted
-        self.metrics["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self.metrics["memory"] = memory()
         nothing = [
             pa.nulls(1, schema.field(name).type)
             for schema, names in zip(self.schemas, self._task.columns)
@@ -295,6 +295,11 @@ def _runs(batches: Iterable[pa.RecordBatch], column: str) -> Iterator[tuple[int,
         for first, last in pairwise([0, *cuts.tolist(), len(values)]):
             if first < last:
                 yield int(values[first]), batch.slice(first, last - first)
+
+
+def memory() -> int:
+    """Bytes that this process has held, at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _micros(start: float) -> int:
