@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from host.device import open_device
 from host.link import LinkDevice
-from spark_offload import explain, joiner, stream_join, task
+from spark_offload import StreamJoin, explain, joiner, task
 
 ON, WINDOW = "r.x BETWEEN s.a - 2 AND s.a + 2", "5 seconds"
 PARTITIONS = 5
@@ -87,8 +87,8 @@ def main() -> None:
     print(explain(r, s, on=ON, window=WINDOW, time="ts", offload="fpga"))
     for name, kind in (("whole", Noted), ("killed", Dying)):
         import_module("spark_offload.stream_join").Task = kind  # the package's name is the function's
-        joined = stream_join(r, s, on=ON, window=WINDOW, time="ts", offload="fpga", partitions=PARTITIONS)
-        joined.write.parquet(str(FOLDER / name))
+        join = StreamJoin(r, s, on=ON, window=WINDOW, time="ts", offload="fpga", partitions=PARTITIONS)
+        join.write_parquet(FOLDER / name)
         note(FOLDER, "done", name)
     spark.stop()
 

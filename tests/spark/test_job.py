@@ -113,7 +113,7 @@ def test_an_output_that_exists_is_kept_unless_told(files, capsys):
     assert main(line(files)) == 0
     capsys.readouterr()
     assert main(line(files)) == 2
-    message = f"output file:{files / 'out'} exists already; name another, or give --overwrite"
+    message = f"output {files / 'out'} exists already; name another, or give --overwrite"
     assert capsys.readouterr() == ("", f"touchline: {message}\n")
     assert main([*line(files), "--overwrite"]) == 0
 
