@@ -1,7 +1,7 @@
-"""BI-Sort: tuples sorted by one dimension, an index of every 16th, and searches that start at the last find.
+"""BI-Sort: tuples sorted by one dimension, an index of every 8th, and searches that start at the last find.
 
-    positions   0 .. 15 | 16 .. 31 | ...      sorted by (stripe, key)
-    heads       key[0]    key[16]    ...      the index
+    positions   0 .. 7 | 8 .. 15 | ...        sorted by (stripe, key)
+    heads       key[0]   key[8]    ...        the index
     tops        the largest high bound in each part, for boxes
     rising      the largest in it and in the parts before it in its stripe
 
@@ -10,11 +10,13 @@ points between two searches; a point finds the boxes below it and walks down unt
 earlier one reaches it. With a second selective dimension, tuples are first dealt into stripes by
 splitters of that dimension, and each stripe is sorted: the two-attribute order.
 
-Tuples to be joined are sorted the same way, so each search goes on where the one before ended: in the next 16
-keys, then in the index of the next 16 parts, then by doubling (rebounding binary search). So two sorted
-sequences of equal length are walked through like in a merge.
+Tuples to be joined are sorted the same way, so each search goes on where the one before ended: in the index
+of the next 16 parts, then by doubling (rebounding binary search), and at last in the 8 keys of a part, a
+cache line that was asked for some searches earlier. So two sorted sequences are walked through like in a
+merge, and where a window is no longer in the cache, a probe takes little more than the time to read a line.
+Within stripes, which are short, the next 8 keys come first.
 
-Memory: codes, 4 bytes of number, and for every 16th tuple 8 bytes (points) or 24 (boxes).
+Memory: codes, 4 bytes of number, and for every 8th tuple 8 bytes (points) or 24 (boxes).
 """
 
 from collections.abc import Callable
@@ -25,15 +27,21 @@ from typing import NamedTuple
 import numpy as np
 
 from .columns import Layout
-from .compiled import compiled, inlined, spread
-from .nested import HIGHEST, grown, leading, listed, match_boxes, match_points
+from .compiled import compiled, inlined, prefetch, spread
+from .nested import HIGHEST, LOWEST, grown, leading, listed, match_boxes, match_points
 
-#: Tuples per entry of the index.
-PART = 16
+#: Tuples per entry of the index: a cache line of keys.
+PART = 8
+#: Entries of the index that are looked at together.
+PARTS = 16
 #: How many candidates of a search are tested one by one, as the search for their end goes on.
 SHORT = 32
 #: Tuples that a subwindow keeps unsorted.
 BUFFER = 256
+#: How many searches go ahead of the tests of what they find, which stays in the cache until then.
+AHEAD = 256
+#: How many searches in the index go ahead of those in the keys, which come into the cache meanwhile.
+FETCHED = 24
 #: How many bits a pass of the radix sort looks at.
 DIGIT = 8
 
@@ -63,10 +71,10 @@ class Order:
 
 
 @inlined
-def _below(keys, at, value):
-    """How many of PART keys from `at` on are below `value`; all are compared, which goes in vector form."""
+def _below(keys, at, count, value):
+    """How many of `count` keys from `at` on are below `value`; all are compared, in vector form."""
     below = np.uint64(0)
-    for i in range(PART):
+    for i in range(count):
         below += np.uint64(keys[np.uint64(at + i)] < value)
     return np.int64(below)
 
@@ -76,16 +84,16 @@ def seek(keys, heads, first, last, at, value):
     """The first position in `first .. last` whose key is at least `value`, searched from `at` on."""
     if at + PART > last or (at > first and keys[at - 1] >= value):
         return _rebound(keys, heads, first, last, at, value)
-    below = _below(keys, at, value)
+    below = _below(keys, at, PART, value)
     if below < PART:
         return at + below
     # Further away: the same among the heads of the next parts, then in the part that they lead to.
     part = at // PART + 1
-    if (part + PART) * PART <= last:
-        skipped = _below(heads, part, value)
-        if skipped < PART:
+    if (part + PARTS) * PART <= last:
+        skipped = _below(heads, part, PARTS, value)
+        if skipped < PARTS:
             begin = (part + skipped - 1) * PART
-            return begin + _below(keys, begin, value)
+            return begin + _below(keys, begin, PART, value)
     return _rebound(keys, heads, first, last, at + PART, value)
 
 
@@ -134,6 +142,67 @@ def _rebound(keys, heads, first, last, at, value):
             lower, upper = _halved(heads, lower, upper, value)
             low, high = max(lower * PART, first - 1) if lower >= begin else first - 1, min(high, upper * PART)
     return _halved(keys, low, high, value)[1]
+
+
+@compiled
+def _seek_each(keys, heads, first, last, codes, reach, highs, bounded, begin, end, sought, found):
+    """Searches for each of `codes[begin:end]`, less `reach`; most come in rising order.
+
+    `sought` gets the places of those codes for which there are keys up to their high bound, and `found` the
+    position of the first; returns how many. From one search to the next only the index is walked through.
+    So those in the keys, which may all be outside the cache, do not wait for each other.
+    """
+    part, final, count = first // PART, (last - 1) // PART, 0
+    for i in range(begin, end + FETCHED):
+        if i < end:
+            value = codes[i] - min(reach, codes[i])
+            # On to the last part whose head is below the value: the first key that is not is in it, or next.
+            if part * PART > first and heads[part] >= value:
+                part = min(_rebound(keys, heads, first, last, part * PART, value) // PART, final)
+            elif part + PARTS < final:
+                skipped = _below(heads, part + 1, PARTS, value)
+                part += skipped
+                if skipped == PARTS:
+                    part = min(_rebound(keys, heads, first, last, part * PART, value) // PART, final)
+            else:
+                while part < final and heads[part + 1] < value:
+                    part += 1
+            found[i - begin] = part * PART
+            prefetch(keys, part * PART)
+        if i >= begin + FETCHED:
+            k = i - FETCHED
+            value = codes[k] - min(reach, codes[k])
+            at = found[k - begin]
+            if at >= first and at + PART <= last:
+                at += _below(keys, at, PART, value)
+            else:
+                at, until = max(at, first), min(at + PART, last)
+                while at < until and keys[at] < value:
+                    at += 1
+            sought[count], found[count] = k, at
+            if at < last:
+                count += not bounded or keys[at] <= highs[k]
+    return count
+
+
+@inlined
+def _take(keys, high, ids, base, number, numbers, others, first, near, found, pairs):
+    """Lists the tuples from `first` on whose keys are up to `high`, as long as there are PART before `near`.
+
+    Returns where that ends, and how many have been found. All PART are written, and those count that are to.
+    """
+    count = np.uint64(PART)
+    while count == PART and first + PART <= near:
+        count = np.uint64(0)
+        for i in range(PART):
+            count += np.uint64(keys[np.uint64(first + i)] <= high)
+        if pairs:
+            for i in range(PART):
+                numbers[np.uint64(found + i)] = base + ids[np.uint64(first + i)]
+                others[np.uint64(found + i)] = number
+        first += np.int64(count)
+        found += np.int64(count)
+    return first, found
 
 
 @inlined
@@ -282,6 +351,13 @@ def _merge(one, one_ids, one_offsets, other, other_ids, other_offsets, key, shif
     offsets[-1] = at
 
 
+def _room(columns: int, count: int, key: int) -> np.ndarray:
+    """Space for columns of codes; parts of the column `key` are cache lines."""
+    space = np.empty(columns * count + PART, np.uint64)
+    begin = -(space.ctypes.data // 8 + max(key, 0) * count) % PART
+    return space[begin : begin + columns * count].reshape(columns, count)
+
+
 class Sorted:
     """Points or boxes in sorted blocks.
 
@@ -308,7 +384,7 @@ class Sorted:
     ) -> "Sorted":
         """Sorts each of the blocks that `bounds` cuts `columns` into."""
         blocks = len(bounds) - 1
-        data, ids = np.empty(columns.shape, np.uint64), np.empty(columns.shape[1], np.uint32)
+        data, ids = _room(*columns.shape, order.key), np.empty(columns.shape[1], np.uint32)
         offsets = np.empty((blocks, len(order.splitters) + 2), np.int64)
         lows, highs = np.empty((2, blocks, len(columns)), np.uint64)
         target = data, ids, offsets, lows, highs
@@ -362,7 +438,7 @@ class Sorted:
     def merged(self, other: "Sorted") -> "Sorted":
         """This and a later one, both of one block, as one block."""
         count = len(self) + len(other)
-        data, ids = np.empty((len(self.data), count), np.uint64), np.empty(count, np.uint32)
+        data, ids = _room(len(self.data), count, self.order.key), np.empty(count, np.uint32)
         offsets = np.empty_like(self.offsets)
         _merge(
             self.data,
@@ -399,6 +475,7 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
     bounded = hi[max(key, 0)] >= 0
     stripes = offsets.shape[1] - 1
     at = np.empty(stripes, np.int64)
+    searched, sought, starts = stripes == 1 and key >= 0, np.empty(AHEAD, np.int64), np.empty(AHEAD, np.int64)
     lowest_stripe, highest_stripe = 0, 0
     for task in range(len(tasks)):
         block, begin, end = tasks[task, 0], tasks[task, 1], tasks[task, 2]
@@ -409,48 +486,64 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
         twos, two_lows, two_highs, two_bounded = data[two], box_data[two], box_data[hi[two]], hi[two] >= 0
         for q in range(stripes):
             at[q] = offsets[block, q]
-        for box in range(begin, end):
-            number = box_base + box_ids[box]
-            one_low, two_low = one_lows[box], two_lows[box]
-            one_high = one_highs[box] if one_bounded else HIGHEST
-            two_high = two_highs[box] if two_bounded else HIGHEST
-            low, high = lows[box], highs[box] if bounded else HIGHEST
-            if stripes > 1:
-                lowest_stripe = stripe_of(splitters, box_data[stripe, box])
-                highest_stripe = stripes - 1
-                if hi[stripe] >= 0:
-                    highest_stripe = stripe_of(splitters, box_data[hi[stripe], box])
-            for q in range(lowest_stripe, highest_stripe + 1):
-                first, last = offsets[block, q], offsets[block, q + 1]
-                if key >= 0 and first < last:
-                    at[q] = first = seek(keys, heads, first, last, at[q], low)
-                    if pairs and found + SHORT > len(out_r):
-                        out_r, out_s = grown(out_r, found, SHORT), grown(out_s, found, SHORT)
-                    near = min(first + SHORT, last)
-                    while first < near and keys[first] <= high:
-                        fits = (ones[first] >= one_low) & (ones[first] <= one_high)
-                        fits &= (twos[first] >= two_low) & (twos[first] <= two_high)
-                        if fits and len(rest):
-                            for c in range(len(rest)):
-                                k = rest[c]
-                                code = data[k, first]
-                                inside = code >= box_data[k, box]
-                                if hi[k] >= 0:
-                                    inside &= code <= box_data[hi[k], box]
-                                fits &= inside != negated[k]
-                        if pairs:
-                            out_r[found] = base + ids[first]
-                            out_s[found] = number
-                        found += fits
-                        first += 1
-                    if first < near or first == last:
-                        continue
-                    last = after(keys, heads, first, last, first, high)
-                if first < last:
-                    out_r, out_s, found = match_points(
-                        data, ids, base, first, last, box_data, box, hi, negated, checks, number,
-                        (out_r, out_s), found, pairs,
-                    )  # fmt: skip
+        for ahead in range(begin, end, AHEAD):
+            until = min(ahead + AHEAD, end)
+            count = until - ahead
+            if searched:
+                first, last = offsets[block, 0], offsets[block, 1]
+                count = _seek_each(
+                    keys, heads, first, last, lows, LOWEST, highs, bounded, ahead, until, sought, starts
+                )  # fmt: skip
+            for i in range(count):
+                box = sought[i] if searched else ahead + i
+                number = box_base + box_ids[box]
+                one_low, two_low = one_lows[box], two_lows[box]
+                one_high = one_highs[box] if one_bounded else HIGHEST
+                two_high = two_highs[box] if two_bounded else HIGHEST
+                low, high = lows[box], highs[box] if bounded else HIGHEST
+                if stripes > 1:
+                    lowest_stripe = stripe_of(splitters, box_data[stripe, box])
+                    highest_stripe = stripes - 1
+                    if hi[stripe] >= 0:
+                        highest_stripe = stripe_of(splitters, box_data[hi[stripe], box])
+                for q in range(lowest_stripe, highest_stripe + 1):
+                    first, last = offsets[block, q], offsets[block, q + 1]
+                    if key >= 0 and first < last:
+                        if searched:
+                            first = starts[i]
+                        else:
+                            at[q] = first = seek(keys, heads, first, last, at[q], low)
+                        if pairs and found + SHORT > len(out_r):
+                            out_r, out_s = grown(out_r, found, SHORT), grown(out_s, found, SHORT)
+                        near = min(first + SHORT, last)
+                        if not len(checks):
+                            first, found = _take(
+                                keys, high, ids, base, number, out_r, out_s, first, near, found, pairs
+                            )  # fmt: skip
+                        while first < near and keys[first] <= high:
+                            fits = (ones[first] >= one_low) & (ones[first] <= one_high)
+                            fits &= (twos[first] >= two_low) & (twos[first] <= two_high)
+                            if fits and len(rest):
+                                for c in range(len(rest)):
+                                    k = rest[c]
+                                    code = data[k, first]
+                                    inside = code >= box_data[k, box]
+                                    if hi[k] >= 0:
+                                        inside &= code <= box_data[hi[k], box]
+                                    fits &= inside != negated[k]
+                            if pairs:
+                                out_r[found] = base + ids[first]
+                                out_s[found] = number
+                            found += fits
+                            first += 1
+                        if first < near or first == last:
+                            continue
+                        last = after(keys, heads, first, last, first, high)
+                    if first < last:
+                        out_r, out_s, found = match_points(
+                            data, ids, base, first, last, box_data, box, hi, negated, checks, number,
+                            (out_r, out_s), found, pairs,
+                        )  # fmt: skip
     return out_r[: found * pairs], out_s[: found * pairs], found
 
 
@@ -465,6 +558,7 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     keys, codes = data[max(key, 0)], point_data[max(key, 0)]
     stripes = len(offsets) - 1
     at = offsets[:stripes].copy()
+    searched, sought, starts = stripes == 1 and key >= 0, np.empty(AHEAD, np.int64), np.empty(AHEAD, np.int64)
     # Where all boxes are equally wide, two searches decide; else only that a box may reach the point.
     reach = widest[max(key, 0)]
     decided = narrowest[max(key, 0)] == reach
@@ -474,67 +568,83 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     two_lows, two_highs, two_codes = data[two], data[hi[two]], point_data[two]
     one_width, one_even = widest[one], narrowest[one] == widest[one]
     two_width, two_even = widest[two], narrowest[two] == widest[two]
-    for point in range(begin, end):
-        number = point_base + point_ids[point]
-        code, one_code, two_code = codes[point], one_codes[point], two_codes[point]
-        low = code - min(reach, code)
-        top = stripe_of(splitters, point_data[stripe, point]) if stripes > 1 else 0
-        for q in range(top, -1, -1):
-            if stripes > 1:
-                if stripe_rising[q] < point_data[stripe, point]:
-                    break
-                if stripe_tops[q] < point_data[stripe, point]:
-                    continue
-            first, last = offsets[q], offsets[q + 1]
-            if key >= 0 and first < last:
-                at[q] = first = seek(keys, heads, first, last, at[q], low)
-                if pairs and found + SHORT > len(out_r):
-                    out_r, out_s = grown(out_r, found, SHORT), grown(out_s, found, SHORT)
-                near = min(first + SHORT, last)
-                while first < near and keys[first] <= code:
-                    fits = one_lows[first] <= one_code
-                    if one_even:
-                        fits &= one_code - one_lows[first] <= one_width
-                    else:
-                        fits &= one_code <= one_highs[first]
-                    fits &= two_lows[first] <= two_code
-                    if two_even:
-                        fits &= two_code - two_lows[first] <= two_width
-                    else:
-                        fits &= two_code <= two_highs[first]
-                    if fits and len(rest):
-                        for c in range(len(rest)):
-                            k = rest[c]
-                            inside = data[k, first] <= point_data[k, point]
-                            if hi[k] >= 0:
-                                inside &= point_data[k, point] <= data[hi[k], first]
-                            fits &= inside != negated[k]
-                    if pairs:
-                        out_r[found] = number
-                        out_s[found] = base + ids[first]
-                    found += fits
-                    first += 1
-                if first < near or first == last:
-                    continue
-                last = after(keys, heads, first, last, first, code)
-            # Parts that reach the point are tested together as long as they stand side by side.
-            while first < last:
-                begins = first
-                if key >= 0 and not decided:
-                    part = (last - 1) // PART
-                    if rising[part] < code:
+    for ahead in range(begin, end, AHEAD):
+        until = min(ahead + AHEAD, end)
+        count = until - ahead
+        if searched:
+            first, last = offsets[0], offsets[1]
+            count = _seek_each(
+                keys, heads, first, last, codes, reach, codes, True, ahead, until, sought, starts
+            )  # fmt: skip
+        for i in range(count):
+            point = sought[i] if searched else ahead + i
+            number = point_base + point_ids[point]
+            code, one_code, two_code = codes[point], one_codes[point], two_codes[point]
+            low = code - min(reach, code)
+            top = stripe_of(splitters, point_data[stripe, point]) if stripes > 1 else 0
+            for q in range(top, -1, -1):
+                if stripes > 1:
+                    if stripe_rising[q] < point_data[stripe, point]:
                         break
-                    if tops[part] < code:
-                        last = part * PART
+                    if stripe_tops[q] < point_data[stripe, point]:
                         continue
-                    while part * PART > first and tops[part - 1] >= code:
-                        part -= 1
-                    begins = max(first, part * PART)
-                out_r, out_s, found = match_boxes(
-                    data, ids, base, begins, last, point_data, point, hi, negated, checks, number,
-                    (out_r, out_s), found, pairs,
-                )  # fmt: skip
-                last = begins
+                first, last = offsets[q], offsets[q + 1]
+                if key >= 0 and first < last:
+                    if searched:
+                        first = starts[i]
+                    else:
+                        at[q] = first = seek(keys, heads, first, last, at[q], low)
+                    if pairs and found + SHORT > len(out_r):
+                        out_r, out_s = grown(out_r, found, SHORT), grown(out_s, found, SHORT)
+                    near = min(first + SHORT, last)
+                    if not len(checks):
+                        first, found = _take(
+                            keys, code, ids, base, number, out_s, out_r, first, near, found, pairs
+                        )  # fmt: skip
+                    while first < near and keys[first] <= code:
+                        fits = one_lows[first] <= one_code
+                        if one_even:
+                            fits &= one_code - one_lows[first] <= one_width
+                        else:
+                            fits &= one_code <= one_highs[first]
+                        fits &= two_lows[first] <= two_code
+                        if two_even:
+                            fits &= two_code - two_lows[first] <= two_width
+                        else:
+                            fits &= two_code <= two_highs[first]
+                        if fits and len(rest):
+                            for c in range(len(rest)):
+                                k = rest[c]
+                                inside = data[k, first] <= point_data[k, point]
+                                if hi[k] >= 0:
+                                    inside &= point_data[k, point] <= data[hi[k], first]
+                                fits &= inside != negated[k]
+                        if pairs:
+                            out_r[found] = number
+                            out_s[found] = base + ids[first]
+                        found += fits
+                        first += 1
+                    if first < near or first == last:
+                        continue
+                    last = after(keys, heads, first, last, first, code)
+                # Parts that reach the point are tested together as long as they stand side by side.
+                while first < last:
+                    begins = first
+                    if key >= 0 and not decided:
+                        part = (last - 1) // PART
+                        if rising[part] < code:
+                            break
+                        if tops[part] < code:
+                            last = part * PART
+                            continue
+                        while part * PART > first and tops[part - 1] >= code:
+                            part -= 1
+                        begins = max(first, part * PART)
+                    out_r, out_s, found = match_boxes(
+                        data, ids, base, begins, last, point_data, point, hi, negated, checks, number,
+                        (out_r, out_s), found, pairs,
+                    )  # fmt: skip
+                    last = begins
     return out_r[: found * pairs], out_s[: found * pairs], found
 
 

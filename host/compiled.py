@@ -16,7 +16,9 @@ from importlib import resources
 from pathlib import Path
 
 import numba
-from numba.core import caching
+from llvmlite import ir
+from numba.core import caching, cgutils, types
+from numba.extending import intrinsic
 
 from hw.cache import cache_directory
 from hw.errors import ParameterError
@@ -61,6 +63,25 @@ caching.CacheImpl._locator_classes.insert(0, _Kept)
 compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
 #: Makes a function a part of the kernels that call it: a call with arrays costs more than a short search.
 inlined = numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+
+
+@intrinsic
+def prefetch(typing, array, index):
+    """Has the cache line of an element brought in, while what follows goes on."""
+
+    def generate(context, builder, signature, arguments):
+        kind = signature.args[0]
+        view = context.make_array(kind)(context, builder, arguments[0])
+        place = cgutils.get_item_pointer(context, builder, kind, view, [arguments[1]], wraparound=False)
+        place = builder.bitcast(place, ir.IntType(8).as_pointer())
+        number = ir.IntType(32)
+        called = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, called, "llvm.prefetch.p0")
+        # To be read, kept in all caches, data.
+        builder.call(function, [place, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
 
 
 def cores() -> int:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from .arrival import Arrivals
 from .choice import checked_structure
@@ -63,7 +64,10 @@ class CpuSession(ContinuousSession):
         r_rows, s_rows = arrivals.r.rows.select(r_columns), arrivals.s.rows.select(s_columns)
 
         def gather(r: np.ndarray, s: np.ndarray) -> pa.Table:
-            return joined_rows(r_rows.take(pa.array(r)), s_rows.take(pa.array(s)))
+            sides = (
+                pc.take(rows, pa.array(of), boundscheck=False) for rows, of in ((r_rows, r), (s_rows, s))
+            )
+            return joined_rows(*sides)
 
         parts = self._pairs(arrivals, gather)
         table = pa.concat_tables(parts or [gather(*np.empty((2, 0), np.int64))])

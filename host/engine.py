@@ -12,7 +12,7 @@ pair is tested in all dimensions that do not hold for the whole of its subwindow
 late that is.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil, sqrt
@@ -35,8 +35,8 @@ CHUNK = 4096
 SHORTEST_BLOCK = 512
 #: How many candidates can be tested in the time of a search.
 SEARCH = 10
-#: Pairs that a thread lists at a time.
-PAIRS = 2**19
+#: Pairs that a thread lists at a time: so few that the next ones get the same memory, and it is in the cache.
+PAIRS = 2**17
 #: How many subwindows a window is cut into. A probe searches each of them, but one more than that is kept,
 #: which tells in structures that take more memory.
 SUBWINDOWS, SUBWINDOWS_OF_TABLES = 8, 16
@@ -180,7 +180,9 @@ class Engine:
         """
         new = points, boxes
         block = self._measure(points, boxes)
-        sides = [self._sorted(batch, rows) for batch, rows in zip(new, block)]
+        # What is kept is searched faster by a batch that is sorted as a whole, if it is the most of the work.
+        kept = all(ring.rows > len(batch) for ring, batch in zip(self.rings[::-1], new))
+        sides = self._sides(new, [max(map(len, new))] * 2 if kept else block)
         found = self._among(sides, pairs)
         probes = list(self._probes(sides))
         threads = self._threads(sum(last - first for _, _, first, last, _ in probes))
@@ -190,8 +192,8 @@ class Engine:
 
     def fill(self, points: Batch, boxes: Batch) -> None:
         """Keeps a batch without joining it: for windows that begin full."""
-        rows = self._measure(points, boxes)
-        sides = [self._sorted(batch, max(most, len(batch))) for batch, most in zip((points, boxes), rows)]
+        self._measure(points, boxes)
+        sides = self._sides((points, boxes), [max(len(points), len(boxes))] * 2)
         lowest = np.iinfo(np.int64).min
         self._keep((points, boxes), sides, (lowest, lowest))
 
@@ -214,8 +216,7 @@ class Engine:
 
         A part is used by the thread that has found it, while it is in its cache.
         """
-        block = self._measure(points, boxes)
-        sides = [self._sorted(batch, rows) for batch, rows in zip((points, boxes), block)]
+        sides = self._sides((points, boxes), self._measure(points, boxes))
         return self._among(sides, pairs, use)
 
     def _among(self, sides: list, pairs: bool, use: Callable = lambda *found: found) -> list:
@@ -304,9 +305,14 @@ class Engine:
         rows = max(SHORTEST_BLOCK, int(min(2 * reach, best)))
         return rows, max(SHORTEST_BLOCK, rows * len(boxes) // max(len(points), 1) // 5)
 
+    def _sides(self, new: tuple[Batch, Batch], block: Sequence[int]) -> list[tuple]:
+        """Points and boxes, `_sorted` in blocks of so many rows: threads share these, or take a side each."""
+        whole = all(len(batch) <= rows for batch, rows in zip(new, block))
+        return spread(self._sorted, zip(new, block), self._threads(sum(map(len, new))) if whole else 1)
+
     def _sorted(self, batch: Batch, rows: int) -> tuple:
         """A batch in sorted blocks, their bounds, and the places of the first and the last row of each."""
-        bounds = np.append(np.arange(0, len(batch), rows), len(batch))
+        bounds = np.append(np.arange(0, len(batch), max(rows, 1)), len(batch))
         run = Sorted.build(
             batch.columns, batch.numbers, batch.base, bounds, self.order, self._threads(len(batch))
         )

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from host.bisort import BUFFER, PART, BiSort, Order, Sorted, after, seek
+from host.bisort import BUFFER, PART, BiSort, Order, Sorted, _seek_each, after, seek
 from host.choice import STRUCTURES, Shares, Statistics, choose_order, choose_structure
 from host.columns import Layout
 from host.compiled import compiled
@@ -291,6 +291,32 @@ def test_a_search_may_begin_anywhere(highest, rng):
         part = keys[first:last]
         wanted = first + np.searchsorted(part, value, "left"), first + np.searchsorted(part, value, "right")
         assert searched(keys, heads, first, last, at, value) == wanted
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("highest", [3, 200, 2**64 - 1])
+def test_searches_that_go_ahead_find_what_single_ones_do(highest, ordered, rng):
+    """In stretches of any length, for codes in their order and in any other: only those with keys are told."""
+    keys = np.sort(rng.integers(0, highest, 700, np.uint64, endpoint=True))
+    heads = keys[::PART].copy()
+    for _ in range(300):
+        first, last = np.sort(rng.integers(0, len(keys) + 1, 2))
+        codes = rng.integers(0, highest, rng.integers(1, 300), np.uint64, endpoint=True)
+        if ordered:
+            codes.sort()
+        highs = codes + np.minimum(rng.integers(0, 50, len(codes), np.uint64), np.uint64(2**64 - 1) - codes)
+        reach, bounded = np.uint64(rng.choice([0, 1, 40])), bool(rng.random() < 0.8)
+        begin = int(rng.integers(0, len(codes)))
+        sought, found = np.empty((2, len(codes)), np.int64)
+        rest = bounded, begin, len(codes), sought, found
+        count = _seek_each(keys, heads, first, last, codes, reach, highs, *rest)
+        lows = codes - np.minimum(reach, codes)
+        wanted = [
+            (code, at)
+            for code, at in enumerate(first + np.searchsorted(keys[first:last], lows, "left"))
+            if code >= begin and at < last and (not bounded or keys[at] <= highs[code])
+        ]
+        assert list(zip(sought[:count], found[:count])) == wanted
 
 
 def test_levels_double_and_the_plain_array_is_one(rng):
