@@ -48,9 +48,9 @@ from .sorter import Sorter
 from .subwindow_command import COMMAND_LAYOUT, Command
 from .subwindows import Subwindows
 
-#: Words of a burst, and how many are asked for ahead of their use: more than a memory takes to answer.
+#: Words of a burst, and how many bursts are asked for ahead of their use: more than a memory takes to answer.
 BURST = 32
-AHEAD = 128
+AHEAD = 4
 #: The most partitions of a subwindow's index.
 MOST_PARTITIONS = 1024
 SIDES = ("r", "s")
@@ -69,6 +69,7 @@ class Geometry:
     linear: int  #: the most tuples of an insertion buffer
     banks: int  #: arrays of a stream that have an index
     bases: tuple[int, int]  #: the words from which on the small arrays of R and S lie
+    burst: int  #: words of a burst, at most an array's
     port: MemoryPort
 
     @classmethod
@@ -100,6 +101,7 @@ class Geometry:
             linear=linear,
             banks=main + 2 * (p.levels - 1),
             bases=bases,
+            burst=min(BURST, stride),
             port=MemoryPort(p.lanes * record.size, address.size),
         )
 
@@ -173,7 +175,7 @@ class BiSort(wiring.Component):
                 banks=g.banks,
                 batch=p.buffer,
                 address_width=address_width,
-                ahead=AHEAD,
+                ahead=AHEAD * g.burst,
             )
             linear = m.submodules[f"linear_{name}"] = Materialiser(
                 dims,
@@ -196,14 +198,14 @@ class BiSort(wiring.Component):
             address_width=address_width,
             levels=p.levels,
             bases=g.bases,
-            burst=BURST,
-            ahead=AHEAD,
+            burst=g.burst,
+            ahead=AHEAD * g.burst,
         )
         # The sorter is free again when all of its run is here.
         flits = sorter.output.payload.shape()
         m.submodules.run = run = fifo.SyncFIFOBuffered(width=flits.size, depth=p.buffer // lanes)
         m.submodules.evictions = evictions = Evictions(
-            record, lanes, g.most, address_width=address_width, burst=BURST
+            record, lanes, g.most, address_width=address_width, burst=g.burst
         )
         wiring.connect(m, packer.output, sorter.input)
 
@@ -216,7 +218,7 @@ class BiSort(wiring.Component):
         used, met_used, full = Signal.like(rings[0].used), Signal.like(rings[0].used), Signal()
         count, members, met_members = (Signal.like(buffers[0].count) for _ in range(3))
         met_offset = Signal.like(buffers[0].offset)
-        feed, leave, settle, drop, create, expire, forget, clear = (Signal() for _ in range(8))
+        feed, leave, settle, drop, create, expire, clear = (Signal() for _ in range(7))
         items = Signal.like(buffers[0].items.payload)
         items_valid, items_ready = Signal(), Signal()
         with m.Switch(side):
@@ -256,8 +258,8 @@ class BiSort(wiring.Component):
                 ring.clear.eq(clear),
                 buffer.all.eq(leave),
                 buffer.release.eq(made),
-                buffer.clear.eq(clear | forget & (side == k)),
-                insertion.clear[k].eq(clear | forget & (side == k)),
+                buffer.clear.eq(clear),
+                insertion.clear[k].eq(clear),
             ]
             with m.If(made):
                 m.d.comb += ring.select.eq(ring.used - 1)
@@ -543,8 +545,6 @@ class BiSort(wiring.Component):
                     m.d.comb += expire.eq(1)
                     m.next = "CREATE"
                     with m.If(obeying & (command.command == Command.EXPIRE)):
-                        # What waits belongs to the newest subwindow, and leaves with it.
-                        m.d.comb += forget.eq(used == 1)
                         m.next = "COLLECT"
             with m.State("CREATE"):
                 m.d.comb += [number.eq(used), create.eq(1)]
@@ -578,7 +578,8 @@ class BiSort(wiring.Component):
             with m.State("OBEY"):
                 m.d.comb += changing.eq(1)
                 m.next = "COLLECT"
-                refused = Signal()
+                refused, waits = Signal(), Signal()
+                m.d.comb += waits.eq((count != 0) | (small_count != 0))
                 with m.If(busy & (command.command != Command.TUPLES)):
                     m.next = "OBEY"
                 with m.Else(), m.Switch(command.command):
@@ -593,13 +594,16 @@ class BiSort(wiring.Component):
                                 ]
                     with m.Case(Command.CREATE):
                         # What waits belongs to the subwindow that was the newest until now.
-                        with m.If((count != 0) | (small_count != 0)):
+                        with m.If(waits):
                             m.next = "WEIGH"
                         with m.Else():
                             m.d.comb += [refused.eq(full), number.eq(used), create.eq(~full)]
                     with m.Case(Command.EXPIRE):
                         m.d.comb += refused.eq(used == 0)
                         m.next = "EXPIRE"
+                        # What waits leaves with the newest subwindow: it is counted in its array.
+                        with m.If((used == 1) & waits):
+                            m.next = "WEIGH"
                     with m.Case(Command.STATUS):
                         status = record_out.body.status
                         m.d.sync += [
@@ -644,10 +648,10 @@ class BiSort(wiring.Component):
 
     def _share_memory(self, m: Module, side: Value, probings, insertion, evictions) -> Value:
         """Lets all readers use the memory port; tells when a word comes that is compared."""
-        port = self._geometry.port
+        port, burst = self._geometry.port, self._geometry.burst
         readers = 4
         runs = readers - 1 + self._parameters.levels  # an insertion reads one for each level
-        m.submodules.share = share = ReadShare(port, readers, outstanding=runs * AHEAD // BURST)
+        m.submodules.share = share = ReadShare(port, readers, outstanding=runs * AHEAD)
         wiring.connect(m, insertion.memory.read, share.reads[0])
         wiring.connect(m, share.words[0], insertion.memory.data)
         wiring.connect(m, evictions.read, share.reads[1])
@@ -655,7 +659,7 @@ class BiSort(wiring.Component):
         compared = 0
         # Words of `gather` are needed before those of `search` are taken: neither may wait behind the other.
         for number, name in enumerate(("search", "gather"), 2):
-            queue = m.submodules[name] = ReadQueue(port, burst=BURST, ahead=AHEAD)
+            queue = m.submodules[name] = ReadQueue(port, burst=burst, ahead=AHEAD * burst)
             wiring.connect(m, queue.requests, share.reads[number])
             wiring.connect(m, share.words[number], queue.words)
             for k, probing in enumerate(probings):

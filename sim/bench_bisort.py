@@ -1,7 +1,7 @@
 """What the whole BI-Sort joiner costs: levels, probes during a merge, and a subwindow of 8M tuples.
 
-`python -m sim.bench_bisort` prints it. Ranges are compared with NumPy's. Cycles do not depend on the machine
-that simulates.
+`python -m sim.bench_bisort` prints it, or parts of it with `--only`. Ranges are compared with NumPy's. Cycles
+do not depend on the machine that simulates.
 
 ::
 
@@ -12,6 +12,7 @@ that simulates.
 
 import functools
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +27,7 @@ from hw.socket import RESULT_LAYOUT, Kind, Tag
 from hw.subwindow_command import Command, encode
 from hw.words import pack_boxes, pack_control, pack_points, unpack
 
-from .bench_insertion import BYTES, ROW, verdict
+from .bench_insertion import BYTES, ROW, print_sections, verdict
 from .dram import DDR
 from .engine import Library, Model, load
 
@@ -224,18 +225,21 @@ def large(seed: int = 1) -> str:
     )
 
 
-def main() -> None:
-    """Prints the tables."""
-    print(
+SECTIONS = {
+    "levels": (
         f"Insertions per KiB read or written while a subwindow of {FILLED.segment:,} tuples is filled in the "
         f"joiner, a mark behind each batch;\ncycles for each; and cycles for each of {PROBES:,} tuples that "
-        f"probe it, {LOOKS} times meanwhile\n"
-    )
-    print(by_levels())
-    print("\nProbes during a merge\n")
-    print(during_a_merge())
-    print("\nA subwindow of 8M tuples in the joiner\n")
-    print(large())
+        f"probe it, {LOOKS} times meanwhile",
+        by_levels,
+    ),
+    "merge": ("Probes during a merge", during_a_merge),
+    "large": ("A subwindow of 8M tuples in the joiner", large),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the tables."""
+    print_sections(SECTIONS, "sim.bench_bisort", __doc__.splitlines()[0], arguments)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What insertion costs: cycles and bytes of batches that are merged into large arrays in simulated memory.
 
-`python -m sim.bench_insertion` prints it. Every array is compared with NumPy's. Cycles do not depend on the
-machine that simulates.
+`python -m sim.bench_insertion` prints it, or parts of it with `--only`. Every array is compared with NumPy's.
+Cycles do not depend on the machine that simulates.
 
 ::
 
@@ -10,9 +10,10 @@ machine that simulates.
                              [ memory ]                            [ memory ]
 """
 
+import argparse
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -342,24 +343,44 @@ def simulated_levels(seed: int = 1) -> str:
     return tabulate(rows, headers, disable_numparse=True, stralign="right")
 
 
-def main() -> None:
+#: What is printed, in this order.
+SECTIONS = {
+    "merging": ("Merges: a copy's cycles over a merge's, array and batch, by their keys", merging),
+    "gathering": (
+        "Two levels: two batches into a small array, then that into the main one; likewise",
+        gathering,
+    ),
+    "inserting": (f"Batches of {BATCH:,} into {SUBWINDOW:,} tuples of {BYTES} bytes", inserting),
+    "levels": (
+        f"Insertions per KiB read or written while a subwindow of {SUBWINDOW:,} tuples is filled, and the "
+        "sorted arrays that a\nprobe finds in it on average; one level is the paper's algorithm",
+        by_levels,
+    ),
+    "filling": (
+        f"The same, simulated: {SMALL_SUBWINDOW:,} tuples by batches of {SMALL_BATCH}, "
+        f"{SMALL_LANES * BYTES} bytes per cycle",
+        simulated_levels,
+    ),
+}
+
+
+def print_sections(
+    sections: dict[str, tuple[str, Callable[[], str]]],
+    command: str,
+    description: str,
+    arguments: Sequence[str] | None,
+) -> None:
+    """Prints titles and tables, of all sections or of those that the arguments name, one by one."""
+    parser = argparse.ArgumentParser(prog=f"python -m {command}", description=description)
+    parser.add_argument("--only", nargs="+", choices=sections, help="these sections alone")
+    for name in parser.parse_args(arguments).only or sections:
+        title, table = sections[name]
+        print(f"{title}\n\n{table()}\n", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the tables."""
-    print("Merges: a copy's cycles over a merge's, array and batch, by their keys\n")
-    print(merging())
-    print("\nTwo levels: two batches into a small array, then that into the main one; likewise\n")
-    print(gathering())
-    print(f"\nBatches of {BATCH:,} into {SUBWINDOW:,} tuples of {BYTES} bytes\n")
-    print(inserting())
-    print(
-        f"\nInsertions per KiB read or written while a subwindow of {SUBWINDOW:,} tuples is filled, and the "
-        "sorted arrays that a\nprobe finds in it on average; one level is the paper's algorithm\n"
-    )
-    print(by_levels())
-    print(
-        f"\nThe same, simulated: {SMALL_SUBWINDOW:,} tuples by batches of {SMALL_BATCH}, "
-        f"{SMALL_LANES * BYTES} bytes per cycle\n"
-    )
-    print(simulated_levels())
+    print_sections(SECTIONS, "sim.bench_insertion", __doc__.splitlines()[0], arguments)
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ class Queued(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.engine = engine = self._engine
-        m.submodules.queue = queue = ReadQueue(engine.search.signature, burst=BURST, ahead=AHEAD)
+        m.submodules.queue = queue = ReadQueue(engine.search.signature, burst=BURST, ahead=AHEAD * BURST)
         wiring.connect(m, engine.search.read, queue.read)
         wiring.connect(m, queue.data, engine.search.data)
         wiring.connect(m, queue.requests, wiring.flipped(self.search.read))

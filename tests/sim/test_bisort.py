@@ -64,7 +64,7 @@ class Bench:
         run = self.model.run(
             words, marks=1, stall_seed=int(self.rng.integers(1 << 63)), stall_in=60, stall_out=60
         )
-        results = run.results
+        results, self.counters = run.results, run.counters
         assert unpack(RESULT_LAYOUT, results, "tag")[-1] == Tag.MARK.value
         return results[:-1]
 
@@ -152,6 +152,25 @@ def test_subwindows_are_created_and_expired_whole(bench, rng):
     assert status["newest_full"] == (status["newest"] >= BAND.segment)
     assert status["newest"] + status["waiting"] == 3 + BAND.segment
     assert status["waiting"] <= Geometry.of(BAND).linear
+
+
+def test_live_tuples_of_the_only_subwindow_are_counted_when_it_expires(bench, rng):
+    """Those of the main array, of a small one and of the insertion buffer."""
+    counts = 5, 4, 4, Geometry.of(BAND).linear  # the first two are more than a small array holds
+    bench.words.append(pack_control(BAND.dims, Kind.HORIZON_R, 3))
+    for count in counts:
+        bench.r(rng.integers(0, 40, count))
+        bench.command(Command.STATUS, "r")
+    [*_, status] = _status(bench.run())
+    assert (status["newest"], status["waiting"]) == (sum(counts[:2]), sum(counts[2:]))
+    bench.command(Command.EXPIRE, "r")
+    bench.command(Command.STATUS, "r")
+    [status] = _status(bench.run())
+    assert status["subwindows"] == status["waiting"] == 0
+    assert bench.counters["live_evictions"] == sum(counts) - 3
+    bench.command(Command.TUPLES, "s", probe=True)
+    bench.s([0], [100])
+    assert not bench.pairs()
 
 
 def test_commands_that_cannot_be_are_refused(bench):

@@ -1,0 +1,16 @@
+"""The benchmark of rows through a device, in a size that takes a moment."""
+
+from host.bench_device import joined, tables
+from host.device import open_device
+from host.spec import JoinSpec
+
+from ..configurations import DEVICES
+
+
+def test_the_device_finds_what_the_cpu_engine_finds():
+    """`joined` compares the pairs."""
+    r, s = tables(300, keys=20)
+    spec = JoinSpec("r.k = s.k", "20 microseconds", "ts", r.schema, s.schema)
+    with open_device(DEVICES["bisort_serial"]) as device:
+        stats = joined(device, spec, r, s).stats
+    assert stats.tuples == 300 and stats.pairs > 100 and stats.cycles > 300
