@@ -62,6 +62,7 @@ bench: $(STAMP) ## cycles per tuple of the larger configurations; the CPU engine
 	$(if $(ONLY),,$(PYTHON) -m sim.bench_insertion)
 	$(if $(ONLY),,$(PYTHON) -m sim.bench_probing)
 	$(if $(ONLY),,$(PYTHON) -m sim.bench_bisort)
+	$(if $(ONLY),,$(PYTHON) -m host.bench_device)
 	timeout 1800 $(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(if $(ONLY),$(if $(filter-out spark,$(ONLY)),$(BENCH_CPU) --only $(filter-out spark,$(ONLY))),$(BENCH_CPU))
 	$(if $(ONLY),$(if $(filter spark,$(ONLY)),$(PYTHON) -m spark_offload.bench_spark),$(PYTHON) -m spark_offload.bench_spark)
