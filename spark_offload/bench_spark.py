@@ -24,14 +24,24 @@ import pyarrow.parquet as pq
 from tabulate import tabulate
 
 from .bench_cpu import machine
-from .bench_peers import NAMED, ON, SECOND, Query, _binned, _spark, spark_sharded, spark_streamed, stream
+from .bench_peers import (
+    NAMED,
+    ON,
+    SECOND,
+    Query,
+    _binned,
+    _spark,
+    spark_sharded,
+    spark_streamed,
+    stream,
+)
 
 #: Seconds that one measurement may take.
 LIMIT = 1800
 REPEATS = 2
 ROWS, LARGE = 2_000_000, 20_000_000
-#: Rows of each stream in a micro-batch; so many micro-batches are measured, and shards for ours.
-MICRO_BATCHES, MEASURED, SHARDS = (5_000, 20_000, 100_000), 6, 2
+#: Rows of each stream in a micro-batch; micro-batches before those that are measured; and shards for ours.
+MICRO_BATCHES, WARM, MEASURED, SHARDS = (20_000, 100_000, 250_000), 3, 6, 2
 #: For the large join: a row has about one partner.
 SELECTIVE = "r.x BETWEEN s.a - 2 AND s.a + 2"
 COLUMNS = ("r_id", "x", "s_id", "a")
@@ -124,11 +134,11 @@ def scaled(rows: int) -> dict:
 
 
 def streamed(name: str, size: int) -> dict:
-    """Micro-batches through a streaming join; the first is not measured."""
-    rows = (MEASURED + 1) * size
+    """Micro-batches through a streaming join."""
+    rows = (WARM + MEASURED) * size
     if name == "touchline":
-        return spark_sharded(rows, size, 1, LIMIT, SHARDS)
-    return spark_streamed(rows, size, 1, LIMIT)
+        return spark_sharded(rows, size, 1, LIMIT, WARM, SHARDS)
+    return spark_streamed(rows, size, 1, LIMIT, WARM)
 
 
 def streams(rows: int | None) -> None:

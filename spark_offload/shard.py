@@ -38,6 +38,7 @@ from hw.errors import DataError
 from .chunks import Chunks, Entry, from_bytes, to_bytes
 from .groups import Groups
 from .joiner import Joiner, Where
+from .task import METRICS_TYPE
 
 #: What shards report for each micro-batch: `state_rows` are in the state stores, `joining` is microseconds,
 #: `on_cpu` and `fallbacks` count shards that no device joined, and those in which one failed.
@@ -45,7 +46,6 @@ STREAM_METRICS = (
     *("late", "undated", "state_rows", "joining", "on_cpu", "fallbacks"),
     *(field.name for field in fields(Stats)),
 )
-METRICS_TYPE = pa.struct([(name, pa.int64()) for name in STREAM_METRICS])
 #: Rows in a batch that goes back to Spark.
 BATCH_ROWS = 1 << 16
 
@@ -69,11 +69,20 @@ class ShardedJoin:
     shards: int
     how: str
     where: Where
+    columns: tuple[tuple[str, ...], tuple[str, ...]]  #: of R and S, that come out
 
     @property
     def settles(self) -> bool:
         """Whether a row may have partners in several shards, and none of them may be its own."""
         return self.how != "inner" and self.shards > 1 and not self.spec.by
+
+    @property
+    def types(self) -> list[list[pa.DataType]]:
+        """Of the columns of R and of S that come out."""
+        return [
+            [self.spec.schemas[side].field(name).type for name in names]
+            for side, names in zip(SIDES, self.columns)
+        ]
 
     def described(self) -> dict:
         """All that a checkpoint depends on: it can be continued only by a join of the same description."""
@@ -124,6 +133,11 @@ class Rows:
 
     def take(self, rows: np.ndarray) -> "Rows":
         return Rows(self.table.take(pa.array(rows)))
+
+    def columns(self, names: tuple[str, ...]) -> list[pa.Array]:
+        """Some columns of the rows themselves."""
+        rows = pa.Table.from_struct_array(self.table["row"])
+        return [rows[name].combine_chunks() for name in names]
 
 
 class Shard(StatefulProcessor):
@@ -189,7 +203,6 @@ class Step:
         before = chunks.directory.watermark
         #: Event times at or before which rows are late: in the last micro-batch, and now.
         self._passed = EARLIEST if before is None else before * 1000, watermark * 1000
-        self._types = [pa.struct(self._spec.schemas[side]) for side in SIDES]
         self._metrics = dict.fromkeys(STREAM_METRICS, 0)
 
     def run(self, *tables: pa.Table) -> Iterator[pd.DataFrame]:
@@ -208,8 +221,9 @@ class Step:
         self._metrics["state_rows"] = sum(
             self._chunks.rows(kind) for side in SIDES for kind in (side, f"waiting {side}")
         )
-        metrics = pa.array([self._metrics], METRICS_TYPE)
-        yield self._output("rows", batch(*(pa.nulls(1, type) for type in self._types), metrics))
+        metrics = pa.array([[self._metrics[name] for name in STREAM_METRICS]], METRICS_TYPE)
+        nothing = [pa.nulls(1, type) for types in self._join.types for type in types]
+        yield self._output("rows", _batch(nothing, metrics))
 
     def _output(self, kind: str, rows: pa.Table | pa.RecordBatch, owner: int | None = None) -> pd.DataFrame:
         to = self._shard if owner is None else owner
@@ -224,7 +238,7 @@ class Step:
             if self._shard == 0 and undated.num_rows:
                 self._metrics["undated"] += undated.num_rows
                 if self._outer[k]:
-                    yield self._output("rows", alone(undated.to_struct_array(), k, self._types))
+                    yield self._output("rows", alone(undated, k, self._join))
 
     def _in_time(self, table: pa.Table, side: str) -> pa.Table:
         """The rows after the watermark. Late ones are counted, by one shard for all."""
@@ -307,14 +321,14 @@ class Step:
                 arrivals, orders = self._arrivals(r, s)
                 result = join(arrivals)
                 found = orders[0][result.r], orders[1][result.s]
-                for name in ("pairs", "cycles", "comparisons", "stalls", "tiles"):
+                self._metrics["pairs"] += len(result.r)
+                for name in ("cycles", "comparisons", "stalls", "tiles"):
                     self._metrics[name] += getattr(result.stats, name)
+                both = [side.columns(names) for side, names in zip((r, s), self._join.columns)]
                 for start in range(0, len(result.r), BATCH_ROWS):
-                    both = (
-                        side.table["row"].take(pa.array(rows[start : start + BATCH_ROWS]))
-                        for side, rows in zip((r, s), found)
-                    )
-                    yield self._output("rows", batch(*both))
+                    chosen = [pa.array(rows[start : start + BATCH_ROWS]) for rows in found]
+                    taken = [column.take(rows) for side, rows in zip(both, chosen) for column in side]
+                    yield self._output("rows", _batch(taken, pa.nulls(len(chosen[0]), METRICS_TYPE)))
                 for k, side in enumerate((r, s)):
                     if self._outer[k]:
                         met = side.take(np.unique(found[k])).table.drop_columns(["row", "before"])
@@ -391,20 +405,22 @@ class Step:
     def _alone(self, rows: Rows, k: int) -> Iterator[pd.DataFrame]:
         """Results of rows without a partner."""
         for start in range(0, len(rows), BATCH_ROWS):
-            yield self._output("rows", alone(rows.table["row"].slice(start, BATCH_ROWS), k, self._types))
+            part = pa.Table.from_struct_array(rows.table["row"].slice(start, BATCH_ROWS))
+            yield self._output("rows", alone(part, k, self._join))
 
 
-def alone(rows: pa.ChunkedArray, k: int, types: list[pa.DataType]) -> pa.RecordBatch:
+def alone(rows: pa.Table, k: int, join: ShardedJoin) -> pa.RecordBatch:
     """The results of some rows of R (k = 0) or S (k = 1) without a partner."""
-    nothing = pa.nulls(len(rows), types[1 - k])
-    return batch(*((nothing, rows) if k else (rows, nothing)))
+    both = [[pa.nulls(rows.num_rows, type) for type in types] for types in join.types]
+    both[k] = [rows[name].combine_chunks() for name in join.columns[k]]
+    return _batch([*both[0], *both[1]], pa.nulls(rows.num_rows, METRICS_TYPE))
 
 
-def batch(r, s, metrics: pa.Array | None = None) -> pa.RecordBatch:
-    """Rows of R beside rows of S, or metrics."""
-    beside = pa.nulls(len(r), METRICS_TYPE) if metrics is None else metrics
-    columns = [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in (r, s, beside)]
-    return pa.RecordBatch.from_arrays(columns, names=["r", "s", "metrics"])
+def _batch(columns: list[pa.Array], metrics: pa.Array) -> pa.RecordBatch:
+    """Columns of R beside columns of S, or metrics."""
+    return pa.RecordBatch.from_arrays(
+        [*columns, metrics], names=[*(f"c{k}" for k in range(len(columns))), "metrics"]
+    )
 
 
 def _decoded(parts: list[tuple[bool, bytes]], k: int, spec: JoinSpec) -> pa.Table:

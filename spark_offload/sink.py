@@ -29,7 +29,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from hw.errors import DataError, ParameterError
 
-from .task import METRICS, memory
+from .task import METRICS, METRICS_TYPE, memory
 
 #: What is done where there is something at the path already; the names are Spark's.
 MODES = ("error", "errorifexists", "overwrite", "append", "ignore")
@@ -195,7 +195,7 @@ class WritingTask:
             slices[-1][METRICS.index("memory")] = memory()
         names = [name if file.opened and not k else None for k in range(len(slices))]
         yield pa.RecordBatch.from_arrays(
-            [pa.array(names, pa.string()), pa.array(slices, pa.list_(pa.int64()))], WRITTEN.names
+            [pa.array(names, pa.string()), pa.array(slices, METRICS_TYPE)], WRITTEN.names
         )
 
     def _rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -25,7 +25,7 @@ from .placement import place
 from .shard import ShardedJoin
 from .sink import WRITTEN, Folder, Format, PathExistsError, WritingTask, checked_mode, local_folder, parts
 from .slices import Slices, sort_keys
-from .streaming import both_streaming, check_streams, joined, shard_count
+from .streaming import OBSERVED, both_streaming, check_streams, joined, shard_count, stream_counts
 from .task import METRICS, MOSTS, NUMBERS, Task, verdict
 
 Length = str | int
@@ -209,13 +209,16 @@ class StreamJoin:
     def frame(self, observation: Observation | None = None) -> DataFrame:
         """The result. Of batches, reads the columns of the arrival order to choose the cuts."""
         if self.streaming:
-            join = ShardedJoin(self.spec, self._shards, self.how, self.placement.where)
-            return self._columns(joined(self.r, self.s, join))
-        rows, task = self._tasks()
-        results = rows.mapInArrow(task.__call__, self._schema())
+            join = ShardedJoin(self.spec, self._shards, self.how, self.placement.where, self._carried)
+            results = joined(self.r, self.s, join, self._schema())
+        else:
+            rows, task = self._tasks()
+            results = rows.mapInArrow(task.__call__, self._schema())
         if self.spec.left:
             results = self._decided(results)
-        if observation is not None:
+        if self.streaming:
+            results = results.observe(OBSERVED, *stream_counts(self.spec))
+        elif observation is not None:
             results = results.observe(observation, *self._counts())
         return results.where("metrics IS NULL").select(
             *(F.col(f"c{place}").alias(name) for place, name in zip(self._places, self._chosen))
@@ -397,22 +400,15 @@ class StreamJoin:
 
     def _schema(self) -> T.StructType:
         """Of what tasks give back."""
-        types = [
-            frame.schema[name].dataType
-            for frame, names in zip((self.r, self.s), self._carried)
-            for name in names
+        columns = [
+            frame.schema[name] for frame, names in zip((self.r, self.s), self._carried) for name in names
         ]
-        fields = [T.StructField(f"c{k}", type) for k, type in enumerate(types)]
+        # Of streams, the metadata have the watermark.
+        fields = [
+            T.StructField(f"c{k}", column.dataType, metadata=column.metadata if self.streaming else None)
+            for k, column in enumerate(columns)
+        ]
         return T.StructType([*fields, *(_NUMBERS if self._numbered else []), _METRICS])
-
-    def _columns(self, pairs: DataFrame) -> DataFrame:
-        """The columns that come out, of rows in the columns `r` and `s`."""
-        columns = {
-            alias: F.col(side).getField(name).alias(alias)
-            for side, frame, names in zip("rs", (self.r, self.s), self._names)
-            for name, alias in zip(frame.columns, names)
-        }
-        return pairs.select(*(columns[name] for name in self._chosen))
 
     # Terms that only Spark can evaluate
 

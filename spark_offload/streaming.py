@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.conf import RuntimeConfig
@@ -37,7 +37,6 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 _PACKED = T.StructType([T.StructField("is_s", T.BooleanType()), T.StructField("data", T.BinaryType())])
-_METRICS_TYPE = T.StructType([T.StructField(name, T.LongType()) for name in STREAM_METRICS])
 
 
 def both_streaming(r: DataFrame, s: DataFrame) -> bool:
@@ -74,8 +73,8 @@ def shard_count(partitions: int | None, conf: RuntimeConfig) -> int:
     return partitions or min(int(conf.get("spark.sql.shuffle.partitions")), MOST_SHARDS)
 
 
-def joined(r: DataFrame, s: DataFrame, join: ShardedJoin) -> DataFrame:
-    """The result, with columns `r` and `s`: structs of the rows' own columns, NULL where there is no row."""
+def joined(r: DataFrame, s: DataFrame, join: ShardedJoin, schema: T.StructType) -> DataFrame:
+    """The results in the columns c0, c1, ..., and beside nothing the `metrics` of each shard."""
     keys = shard_keys(join.shards)
     shown = _packed(r, "r").union(_packed(s, "s"))
     shown = shown.withColumn("shard", F.explode(F.array(*map(F.lit, keys))))
@@ -84,18 +83,19 @@ def joined(r: DataFrame, s: DataFrame, join: ShardedJoin) -> DataFrame:
     )
     if join.settles:
         output = output.repartitionById(join.shards, "owner")
-    schema = T.StructType(
-        [T.StructField("r", r.schema), T.StructField("s", s.schema), T.StructField("metrics", _METRICS_TYPE)]
-    )
-    results = output.mapInArrow(unpacked(join), schema)
-    if join.spec.left:
-        # Terms that no box can hold; there are pairs only, because such a join is inner.
-        results = results.where(F.col("metrics").isNotNull() | F.expr(join.spec.on))
-    counts = {name: F.coalesce(F.sum(f"metrics.{name}"), F.lit(0)) for name in STREAM_METRICS}
-    counts["pairs"] = F.count_if(F.expr("r IS NOT NULL AND s IS NOT NULL"))
-    counts["alone"] = F.count_if(F.expr("metrics IS NULL AND (r IS NULL OR s IS NULL)"))
-    observed = (count.alias(name) for name, count in counts.items())
-    return results.observe(OBSERVED, *observed).where("metrics IS NULL").drop("metrics")
+    return output.mapInArrow(unpacked(join), schema)
+
+
+def stream_counts(spec: JoinSpec) -> Iterator[Column]:
+    """The counts of a micro-batch. Which pairs Spark keeps, it alone can count; such a join is inner."""
+    counts = {
+        name: F.coalesce(F.sum(F.get("metrics", F.lit(k))), F.lit(0)) for k, name in enumerate(STREAM_METRICS)
+    }
+    results = F.count_if(F.col("metrics").isNull())
+    if spec.left:
+        counts["pairs"] = results
+    counts["alone"] = results - counts["pairs"]
+    return (count.alias(name) for name, count in counts.items())
 
 
 def _packed(frame: DataFrame, side: str) -> DataFrame:
@@ -121,7 +121,6 @@ def _packed(frame: DataFrame, side: str) -> DataFrame:
 
 def unpacked(join: ShardedJoin) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What turns the shards' output into rows."""
-    types = [pa.struct(join.spec.schemas[side]) for side in SIDES]
 
     def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         left: list[tuple[str, pa.Table]] = []
@@ -138,6 +137,7 @@ def unpacked(join: ShardedJoin) -> Callable[[Iterable[pa.RecordBatch]], Iterator
                     met[side].append(rows["number"].to_numpy())
         for side, rows in left:
             single = ~np.isin(rows["number"].to_numpy(), np.concatenate(met[side]))
-            yield alone(rows["row"].filter(pa.array(single)), SIDES.index(side), types)
+            rows = pa.Table.from_struct_array(rows["row"].filter(pa.array(single)))
+            yield alone(rows, SIDES.index(side), join)
 
     return unpack

@@ -39,7 +39,7 @@ SUMS = (
 MOSTS = ("memory",)
 METRICS = (*SUMS, *MOSTS)
 #: A list, because beside results, where it is null, it takes the least room.
-_METRICS_TYPE = pa.list_(pa.int64())
+METRICS_TYPE = pa.list_(pa.int64())
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Slice:
             for name in names
         ]
         numbers = [pa.nulls(1, type) for _, type in NUMBERS] if self._task.numbered else []
-        yield _batch(nothing, numbers, pa.array([[self.metrics[name] for name in METRICS]], _METRICS_TYPE))
+        yield _batch(nothing, numbers, pa.array([[self.metrics[name] for name in METRICS]], METRICS_TYPE))
 
     def _check(self) -> None:
         """Refuses other rows than those that were counted, where the ranks of later rows rest on that."""
@@ -241,7 +241,7 @@ class Slice:
         plain = [
             column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for column in columns
         ]
-        return _batch(plain, list(map(pa.array, numbers)), pa.nulls(count, _METRICS_TYPE))
+        return _batch(plain, list(map(pa.array, numbers)), pa.nulls(count, METRICS_TYPE))
 
 
 #: Beside results of which Spark decides which stay: whether a pair belongs to another slice, and the numbers
@@ -265,7 +265,7 @@ def verdict(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for name, count in counts.items():
                 metrics[0][METRICS.index(name)] = count
             last = rows.schema.get_field_index("metrics")
-            yield rows.set_column(last, "metrics", pa.array(metrics, _METRICS_TYPE))
+            yield rows.set_column(last, "metrics", pa.array(metrics, METRICS_TYPE))
             matched, counts = [flags[:0] for flags in matched], {"pairs": 0, "alone": 0}
             continue
         both = pc.and_(numbers[0].is_valid(), numbers[1].is_valid())

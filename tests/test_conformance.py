@@ -32,7 +32,7 @@ from spark_offload.joiner import Where
 from spark_offload.shard import ShardedJoin
 
 from .configurations import DEVICES, NETLISTS, parameters
-from .spark.shards import END, Shards, ids, micro_batches
+from .spark.shards import END, IDS, Shards, ids, micro_batches
 
 SECOND = 1_000_000
 
@@ -342,7 +342,7 @@ def test_shards(device, how, window, seed, rng):
     where = Where(f"{DEVICES[device]}&stalls={seed},60,60" if device else "cpu:auto")
     for by in ("", "k"):
         given = problem(rng, 4 * p.capacity, rng.choice(["two_bands", "either"]), window, p, by)
-        shards = Shards(ShardedJoin(given.spec, int(rng.integers(1, 4)), how, where))
+        shards = Shards(ShardedJoin(given.spec, int(rng.integers(1, 4)), how, where, IDS))
         # Spark's first watermark is the beginning of 1970, where the rows begin.
         later = [pc.add(table["ts"], pa.scalar(SECOND, pa.duration("us"))) for table in (given.r, given.s)]
         tables = [table.set_column(0, "ts", times) for table, times in zip((given.r, given.s), later)]

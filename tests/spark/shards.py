@@ -16,6 +16,8 @@ from spark_offload.streaming import unpacked
 SECOND = 1_000_000
 #: A watermark, in milliseconds, that has passed everything.
 END = 10**9
+#: The columns that `ids` reads.
+IDS = (("id",), ("id",))
 
 
 class Shards:
@@ -74,21 +76,22 @@ class Shards:
         self.metrics, self.state_rows = told
 
     def _rows(self, batches: list[pa.RecordBatch]) -> pa.Table:
-        empty = pa.table({side: pa.nulls(0, pa.struct(self.join.spec.schemas[side])) for side in "rs"})
+        empty = pa.table({side: pa.nulls(0, pa.int64()) for side in "rs"})
         rows = pa.Table.from_batches(batches) if batches else None
         if rows is None:
             return empty
         told = [row for row in rows["metrics"].to_pylist() if row is not None]
+        told = [dict(zip(STREAM_METRICS, row, strict=True)) for row in told]
         for row in told:
             self.metrics.update({name: row[name] for name in STREAM_METRICS if name != "state_rows"})
         self.state_rows = sum(row["state_rows"] for row in told[-self.join.shards :])
-        return rows.filter(rows["metrics"].is_null()).select(["r", "s"])
+        rows = rows.filter(rows["metrics"].is_null())
+        return pa.table({"r": rows["c0"], "s": rows["c1"]})
 
 
 def ids(rows: pa.Table) -> Counter:
     """Results as pairs of ids."""
-    sides = [[row and row["id"] for row in rows[side].to_pylist()] for side in "rs"]
-    return Counter(zip(*sides))
+    return Counter(zip(*(rows[side].to_pylist() for side in "rs")))
 
 
 def micro_batches(rng: np.random.Generator, tables: list[pa.Table], count: int):

@@ -21,7 +21,7 @@ from spark_offload import chunks
 from spark_offload.joiner import Where
 from spark_offload.shard import ShardedJoin
 
-from .shards import END, SECOND, Shards, ids, micro_batches
+from .shards import END, IDS, SECOND, Shards, ids, micro_batches
 
 ON = "r.x BETWEEN s.a - 2 AND s.a + 2"
 WINDOWS = {
@@ -85,7 +85,7 @@ def test_any_micro_batches_give_what_the_oracle_gives(window, how, by, rng, monk
     monkeypatch.setattr(chunks, "CHUNK_ROWS", int(rng.choice([1, 8, 4096])))
     r, s = stream(rng, "x", 70), stream(rng, "a", 60)
     spec = JoinSpec(ON, window, "ts", r.schema, s.schema, by=["k"] if by else [])
-    shards = Shards(ShardedJoin(spec, int(rng.integers(1, 5)), how, Where("cpu:auto")))
+    shards = Shards(ShardedJoin(spec, int(rng.integers(1, 5)), how, Where("cpu:auto"), IDS))
     found = Counter()
     for parts, watermark in micro_batches(rng, [r, s], 7):
         if rng.random() < 0.3:
@@ -115,7 +115,7 @@ def join_of(window="3 seconds", shards=2, how="inner", device="cpu:auto", on=ON,
     """A join of the streams of `stream`."""
     r, s = (stream(np.random.default_rng(1), value, 1) for value in "xa")
     spec = JoinSpec(on, window, "ts", r.schema, s.schema, **options)
-    return ShardedJoin(spec, shards, how, Where(device))
+    return ShardedJoin(spec, shards, how, Where(device), IDS)
 
 
 def test_rows_that_nothing_orders(rng):
@@ -126,9 +126,9 @@ def test_rows_that_nothing_orders(rng):
         columns = {"ts": pa.array([SECOND] * 8, pa.timestamp("us", tz="UTC")), value: pa.array([1] * 8)}
         tables.append(pa.table(columns | {"m": pa.array(some, pa.map_(pa.string(), pa.int64()))}))
     spec = JoinSpec("r.x = s.a", "1 second", "ts", *(table.schema for table in tables), tiebreak=[("x", "a")])
-    shards = Shards(ShardedJoin(spec, 3, "inner", Where("cpu:auto")))
+    shards = Shards(ShardedJoin(spec, 3, "inner", Where("cpu:auto"), (("m",), ("m",))))
     rows = shards.run(*tables, 0)
-    found = Counter(zip(*([row["m"][0][1] for row in rows[side].to_pylist()] for side in "rs")))
+    found = Counter(zip(*([row[0][1] for row in rows[side].to_pylist()] for side in "rs")))
     assert found == Counter({(r, s): 1 for r in range(8) for s in range(8)})
 
 
