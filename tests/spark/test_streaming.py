@@ -1,5 +1,6 @@
 """Streaming joins in Spark: micro-batches, watermarks, restarts, and what is refused."""
 
+import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -8,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from hw.errors import ParameterError, SpecError
-from spark_offload import stream_join
+from spark_offload import StreamJoin, stream_join
 from spark_offload.shard_keys import shard_keys
 from spark_offload.streaming import OBSERVED, PROVIDER, ROCKSDB
 
@@ -203,3 +204,40 @@ def test_windows_of_rows_by_key_in_an_outer_join(spark, sources, tmp_path, rng):
     assert not found - expected
     assert all(None in (row[0], row[2]) for row in expected - found)
     assert (expected - found).total() <= counts[-1]["state_rows"]
+
+
+def test_update_is_append_and_only_some_columns_come_out(spark, sources, tmp_path, rng):
+    """Rows that have come out do not change; a row of an outer join comes out without a partner once."""
+    for source, value in zip(sources, "xa"):
+        end = {"ts": pa.array([10**9 * SECOND], pa.timestamp("us", tz="UTC"))}
+        for number, table in enumerate(
+            (rows(rng, value, 60, 10, 15), pa.table(end | {value: pa.array([None], pa.int32()), "seq": [-1]}))
+        ):
+            source.add(table)
+            os.utime(
+                source.folder / f"{number:03}.parquet", (number, number)
+            )  # Spark takes them by their times
+    arguments = {"on": BAND, "window": "1 second", "time": "ts", "how": "full", "columns": ["a", "x"]}
+    join = StreamJoin(*(source.stream(spark) for source in sources), partitions=2, **arguments)
+    found = Counter()
+
+    def take(frame: DataFrame, _: int) -> None:
+        found.update(map(tuple, frame.collect()))
+
+    def start(mode: str):
+        to = join.frame().writeStream.outputMode(mode).foreachBatch(take).trigger(availableNow=True)
+        return to.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+    with pytest.raises(AnalysisException, match="Invalid streaming output mode: complete"):
+        start("complete")
+    query = start("update")
+    assert query.awaitTermination(LIMIT)
+    expected = bag(stream_join(*(source.batch(spark).where("seq >= 0") for source in sources), **arguments))
+    assert found == expected
+    counts = [each.observedMetrics[OBSERVED] for each in query.recentProgress]
+    pairs = stream_join(*(source.batch(spark) for source in sources), **arguments | {"how": "inner"}).count()
+    assert sum(count["pairs"] for count in counts) == pairs
+    assert sum(count["alone"] for count in counts) == expected.total() - pairs > 0
+    with pytest.raises(ParameterError) as error:
+        join.write_parquet(tmp_path / "out")
+    assert str(error.value) == "write_parquet needs batch DataFrames; of streams use frame().writeStream"
