@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -121,13 +122,16 @@ def test_a_cluster_without_a_checkout(shipped, python, rng, tmp_path):
     )
     times = np.sort(rng.integers(0, 60, (2, 150)) * 1_000_000)
     values = rng.integers(0, 20, (2, 150))
-    for at, value, name, column in zip(times, values, "rs", "xa"):
-        table = pa.table({"ts": pa.array(at, pa.timestamp("us", "UTC")), column: value})
+    values[0, :3] = 100  # these have no partner
+    for name, column, *rows in zip("rs", "xa", times, values):
+        table = pa.table({"ts": pa.array(rows[0], pa.timestamp("us", "UTC")), column: rows[1]})
         pq.write_table(table, tmp_path / f"{name}.parquet")
     near = np.abs(times[0][:, None] - times[1]) <= 5_000_000
     r, s = np.nonzero(near & (np.abs(values[0][:, None] - values[1]) <= 2))
-    expected = sorted(zip(times[0][r], values[0][r], times[1][s], values[1][s]))
-    assert len(expected) > 100
+    at, value = times.tolist(), values.tolist()
+    pairs = Counter((at[0][i], value[0][i], at[1][j], value[1][j]) for i, j in zip(r, s))
+    alone = Counter((at[0][i], value[0][i], None, None) for i in {*range(150)} - {*r.tolist()})
+    assert pairs.total() > 100 and alone
     servers = [start_server("tcp:127.0.0.1:0", text) for text in (TEXT, WIDE)]
     urls = [url for _, url in servers]
     settings = {
@@ -150,18 +154,18 @@ def test_a_cluster_without_a_checkout(shipped, python, rng, tmp_path):
     join += ["--partitions", "4", "--output"]
     try:
         with cluster(tmp_path, python, [{PLACES: url} for url in urls], settings) as spark:
-            for name, conf, where, told in (
-                ("sim", {}, ["--device", CARRIED], CARRIED),
-                ("fpga", scheduled, [], "scheduled by Spark"),
+            for name, conf, more, told, expected in (
+                ("sim", {}, ["--device", CARRIED, "--how", "left"], CARRIED, pairs + alone),
+                ("fpga", scheduled, [], "scheduled by Spark", pairs),
             ):
                 options = [word for pair in conf.items() for word in ("--conf", "=".join(pair))]
                 options += ["--py-files", shipped / "touchline.zip"]
-                done = spark.submit(*options, *join, tmp_path / name, "--offload", name, *where)
+                done = spark.submit(*options, *join, tmp_path / name, "--offload", name, *more)
                 assert done.returncode == 0, done.stderr[-4000:]
                 assert f"{told}, 4 slices" in done.stdout
                 table = pq.read_table(tmp_path / name, coerce_int96_timestamp_unit="us")
-                columns = [column.cast(pa.int64()).to_numpy() for column in table.columns]
-                assert sorted(zip(*columns)) == expected
+                columns = [column.cast(pa.int64()).to_pylist() for column in table.columns]
+                assert Counter(zip(*columns)) == expected
     finally:
         for server, _ in servers:
             server.terminate()
