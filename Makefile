@@ -59,6 +59,7 @@ power: $(STAMP) ## relative power of 1, 2, 5 and 10 cores at equal throughput, b
 
 bench: $(STAMP) ## cycles per tuple of the larger configurations; the CPU engine and Spark joins against their peers (ONLY="steady spark" RESUME=1)
 	$(if $(ONLY),,$(PYTHON) -m sim.bench)
+	$(if $(ONLY),,$(PYTHON) -m sim.skew)
 	$(if $(ONLY),,$(PYTHON) -m sim.bench_insertion)
 	$(if $(ONLY),,$(PYTHON) -m sim.bench_probing)
 	$(if $(ONLY),,$(PYTHON) -m sim.bench_bisort)

@@ -34,12 +34,14 @@ class Region(wiring.Component):
     A tuple of the other stream meets a row of `lanes` tuples per cycle, from the oldest row to the newest.
     The row in which the next tuple is stored holds both. It comes last; where the order within a tuple
     matters it comes first with the oldest, and again with the newest. Rows that are behind the horizon are
-    left out, unless there are stars within a tuple, because all regions must star alike. Overwriting is the
-    only expiry that changes a window. With `counted` there is `compared`, the stored tuples met in a cycle.
+    left out, unless there are stars within a tuple, because all regions must star alike: a tuple that comes
+    behind a horizon waits until they are. Overwriting is the only expiry that changes a window. With
+    `counted` there is `compared`, the stored tuples met in a cycle.
 
     Latency: `LATENCY` cycles from `input` to a pair in the first row, or a mark, on `output`.
     Throughput: a word per cycle; but a tuple of the other stream takes `cycles(parameters)` in a full window,
-    and each pair or star after the first of a row one more.
+    and each pair or star after the first of a row one more. Behind a horizon it waits for up to 5, and for 2
+    more for each row that expires.
     """
 
     LATENCY = 6
@@ -82,13 +84,17 @@ class Region(wiring.Component):
         own = now.kind == (Kind.S if self._of_s else Kind.R)
         other = now.kind == (Kind.R if self._of_s else Kind.S)
         flush = now.kind == Kind.FLUSH
+        horizon_kind = Kind.HORIZON_S if self._of_s else Kind.HORIZON_R
         moves = Signal()
         leaves = Signal()  # with its last row
         last_row = Signal()
+        scanning = Signal()  # not the first row of a tuple
+        settled = Signal(init=1)  # no row is behind the last horizon
+        waits = other & ~scanning & ~settled
         m.d.comb += [
-            moves.eq(skid.output.valid & go),
+            moves.eq(skid.output.valid & go & ~waits),
             leaves.eq(moves & (last_row | ~other)),
-            skid.output.ready.eq(go & (last_row | ~other)),
+            skid.output.ready.eq(go & ~waits & (last_row | ~other)),
             self.scans.eq(moves & other),
         ]
         valid = Signal(lanes)  # stored tuples in the row that is met
@@ -118,7 +124,6 @@ class Region(wiring.Component):
         # Rows, in order.
         newer = Cat((lane > k) | ((lane == k) & stored) for k in range(lanes))
         met = Signal(range(depth))
-        scanning = Signal()  # not the first row of a tuple
         next_row = Signal.like(met)
         with m.If(moves & other):
             m.d.sync += [scanning.eq(~last_row), next_row.eq(_after(met, depth))]
@@ -265,7 +270,7 @@ class Region(wiring.Component):
         evicted = Signal()
         m.d.sync += evicted.eq(evicts)
         m.d.comb += self.lost.eq(evicted & horizon.valid & ~behind)
-        with m.If(finishes & (last.kind == (Kind.HORIZON_S if self._of_s else Kind.HORIZON_R))):
+        with m.If(finishes & (last.kind == horizon_kind)):
             m.d.sync += [horizon.valid.eq(1), horizon.id.eq(last.id)]
         with m.If(finishes & (last.kind == Kind.FLUSH)):
             m.d.sync += horizon.valid.eq(0)
@@ -292,6 +297,14 @@ class Region(wiring.Component):
                 m.d.sync += [oldest_row.eq(0), looking.eq(0)]
                 if ordering.inner:
                     m.d.sync += older.eq(0)
+            # Settled: the oldest row was looked at, or there is none, and no other horizon is coming.
+            coming = Cat(busy[k] & (stage.kind == horizon_kind) for k, stage in enumerate(stages)).any()
+            with m.If(((looking & ~expires) | (oldest_row == row)) & ~coming):
+                m.d.sync += settled.eq(1)
+            with m.If(leaves & (now.kind == horizon_kind)):
+                m.d.sync += settled.eq(0)
+            with m.If(leaves & flush):
+                m.d.sync += settled.eq(1)
 
         # Stage 5: what is found, with its ids.
         found = Signal(PUNCTUATED_LAYOUT)

@@ -100,8 +100,8 @@ class ScaleJoin(wiring.Component):
       the elements are idle; a flush takes a cycle.
 
     Errors are put out as soon as they are seen, and so before every later mark. `steps` and `stalls` are as
-    in SplitJoin. With `counted`, for tests, there is a stream `comparisons`, always valid: how many stored
-    tuples each element has met.
+    in SplitJoin. With `counted`, for tests, there is a stream `comparisons`: how many stored tuples each
+    element has met, whenever a mark comes out.
     """
 
     def __init__(self, parameters: Parameters, counted: bool = False):
@@ -209,5 +209,7 @@ class ScaleJoin(wiring.Component):
             m.d.sync += [total.eq(total + number) for total, number in zip(totals, cores.compared)]
             for k, total in enumerate(totals):
                 m.d.comb += self.comparisons.payload.word_select(k, COUNTER_WIDTH).eq(total)
-            m.d.comb += self.comparisons.valid.eq(1)
+            m.d.comb += self.comparisons.valid.eq(
+                self.results.valid & self.results.ready & (self.results.payload.tag == Tag.MARK)
+            )
         return m
