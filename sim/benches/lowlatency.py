@@ -2,6 +2,7 @@
 
 import cocotb
 import numpy as np
+from cocotb.triggers import RisingEdge
 
 from hw.lowlatency import LowLatency
 
@@ -10,25 +11,47 @@ from .testbench import Testbench
 
 @cocotb.test()
 async def a_hop_takes_a_cycle_whatever_is_stored(dut):
-    """Of an R tuple, to the home of the tuple that it meets: in windows of one row, and in full ones."""
+    """Of an R tuple, to the home of the tuple that it meets: in windows of one row, and in full ones.
+
+    The pair comes out as long after its tuple's transfer as the docstring says, unless results are sorted.
+    """
     bench = await Testbench.start(dut)
     p = bench.parameters
-    if p.ordering.every or p.homes == "hash":  # results wait for their time, and homes are not in turn
-        return
-    for stored in (p.cores, p.windows[1]):
+    hashed = p.homes == "hash"  # the home of what matches is where its key says
+    found = []
+
+    async def watch():
+        edges = 0
+        while True:
+            await RisingEdge(dut.clk)
+            edges += 1
+            if nodes := int(dut.activity.value):
+                found.append((edges, nodes.bit_length() - 1))
+            moves = int(dut.tuples__valid.value) and int(dut.tuples__ready.value)
+            transfers.extend([edges] * moves)
+
+    transfers = []
+    cocotb.start_soon(watch())
+    hops = set()
+    for stored in (1 if hashed else p.cores, p.windows[1]):
         took = []
-        for node in range(p.cores):
+        for number in range(1 if hashed else p.cores):
             # The oldest tuple of each node is in the first row.
-            boxes = bench.boxes(np.arange(stored) == node)
+            boxes = bench.boxes(np.arange(stored) == number)
             await bench.exchange(np.concatenate([boxes, bench.mark(1)]), until=1)
             # The first tuple brings the turn in the gathering tree to the node; the second finds it there.
             await bench.exchange(np.concatenate([bench.points(1), bench.mark(2)]), until=2)
+            found.clear(), transfers.clear()
             traffic = await bench.exchange(np.concatenate([bench.points(1), bench.flush()]))
-            assert traffic.pairs == [(0, node)]
+            assert traffic.pairs == [(0, number)]
+            [(edge, node)] = found
+            assert hashed or node == number
+            hops.add(edge - transfers[0] - node)
             took.append(traffic.given[0] - traffic.taken[0])
+            if not p.ordering.every:
+                assert took[-1] == LowLatency.latency(p) - p.cores + 1 + node
         cocotb.log.info("latency by node, %d tuples stored: %s", stored, took)
-        latency = LowLatency.latency(p)
-        assert took == list(range(latency - p.cores + 1, latency + 1))
+    assert len(hops) == 1
 
 
 @cocotb.test()
@@ -36,7 +59,7 @@ async def a_tuple_takes_as_many_cycles_as_a_node_has_rows(dut):
     """Without matches, with full windows: on average at most one more than if all rows were full."""
     bench = await Testbench.start(dut)
     p = bench.parameters
-    if p.ordering.every or p.homes == "hash":  # as many as may be under way, as few as there are of a key
+    if p.ordering.every:  # there are never more under way than the sorter has room for
         return
     boxes = bench.boxes(np.zeros(p.windows[1], bool))
     points = bench.points(2 * p.windows[0] + 40)

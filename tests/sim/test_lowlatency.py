@@ -27,20 +27,23 @@ CHAINS = {
     3: "cores=3&segment=4&lanes=1&homes=hash&index=2",
     8: "cores=8&segment=1&lanes=1",
     40: "cores=40&segment=1&lanes=1",
+    "sorted": "cores=3&segment=2&lanes=1&ordering=tuples:1",
+    "hashed": "cores=3&segment=4&lanes=2&homes=hash",
+    "indexed": "cores=3&segment=2&lanes=1&s_segment=3&index=2",
 }
 #: More than any time that is awaited.
 PATIENCE = 5000
 
 
-def chain(cores: int) -> Parameters:
+def chain(name: int | str) -> Parameters:
     """Two one-sided dimensions hold the window."""
-    text = f"{CHAINS[cores]}&buffer=2&dims=equal8,at_least16,at_most16"
+    text = f"{CHAINS[name]}&buffer=2&dims=equal8,at_least16,at_most16"
     return Parameters.from_options("lowlatency", dict(option.split("=") for option in text.split("&")))
 
 
 @cache
-def library(cores: int) -> Library:
-    p = chain(cores)
+def library(name: int | str) -> Library:
+    p = chain(name)
     return load(lambda: LowLatency(p, stallable=True), f"{p.name}_stallable")
 
 
@@ -58,6 +61,7 @@ class Streams:
         times = time[~is_s], time[is_s]
         before = np.cumsum(~is_s), np.cumsum(is_s)  # tuples of R and S up to each
         self.windows = self._windows(p, rng, time, times, before)
+        self.places = np.flatnonzero(~is_s), np.flatnonzero(is_s)
         key = rng.integers(0, 2, count).astype(np.uint64)
         keys = key[~is_s], key[is_s]
         matches = three_steps(is_s, time, self.windows, lambda r, s: keys[0][r] == keys[1][s])
@@ -83,6 +87,10 @@ class Streams:
                     for kind, first in zip((Kind.HORIZON_R, Kind.HORIZON_S), self.oldest)
                 ]
         self.words = np.concatenate([*parts, control(p, Kind.MARK, MARK)])
+
+    def later(self, r: int, s: int) -> int:
+        """The place in the arrival order of the later tuple of a pair."""
+        return max(self.places[0][r], self.places[1][s])
 
     def _windows(self, p, rng, time, times, before) -> Windows:
         """Windows that the chain holds, and for each tuple the oldest live ones behind it, in `oldest`."""
@@ -132,14 +140,18 @@ def ends_empty(model: Model, p: Parameters) -> None:
         assert unpack_results(run.outputs["results"]).tag.tolist() == [Tag.MARK.value]
 
 
-@pytest.mark.parametrize("cores, trials", [(1, 400), (2, 600), (3, 800), (8, 400), (40, 60)])
-def test_every_pair_once_however_channels_stall(cores, trials, rng):
-    p = chain(cores)
-    with library(cores).open() as model:
+@pytest.mark.parametrize(
+    "name, trials",
+    [(1, 400), (2, 600), (3, 800), (8, 400), (40, 60), ("sorted", 500), ("hashed", 500), ("indexed", 500)],
+)
+def test_every_pair_once_however_channels_stall(name, trials, rng):
+    """And by its later tuple, where results are sorted."""
+    p = chain(name)
+    with library(name).open() as model:
         for trial in range(trials):
             streams = Streams(p, rng)
-            chances = rng.random(2 * cores) * rng.choice([0, 0.5, 0.95])
-            stalls = rng.random((int(rng.integers(1, 400)), 2 * cores)) < chances
+            chances = rng.random(2 * p.cores) * rng.choice([0, 0.5, 0.95])
+            stalls = rng.random((int(rng.integers(1, 400)), 2 * p.cores)) < chances
             run = model.run(
                 {"tuples": streams.words, "stalls": masks(stalls)},
                 {"results": streams.expected.total() + 1},
@@ -148,7 +160,11 @@ def test_every_pair_once_however_channels_stall(cores, trials, rng):
                 stall_out=int(rng.choice([0, 120])),
                 patience=PATIENCE,
             )
-            assert Counter(pairs_of(run.outputs["results"])) == streams.expected, f"trial {trial}"
+            pairs = pairs_of(run.outputs["results"])
+            assert Counter(pairs) == streams.expected, f"trial {trial}"
+            if p.ordering.every:
+                later = [streams.later(*pair) for pair in pairs]
+                assert later == sorted(later), f"trial {trial}"
             assert unpack_results(run.outputs["results"]).mark_id[-1] == MARK, f"trial {trial}"
             ends_empty(model, p)
 
