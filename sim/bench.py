@@ -1,8 +1,9 @@
 """Cycles of the larger configurations, by simulation: `make bench` prints them.
 
 For each joiner: cycles per tuple in steady state, with full windows, for different shares of pairs
-that match. For joiners with trees: the latency of a pair, from 2 to 128 cores. Cycles do not depend on the
-machine that simulates. `--architecture` measures one alone.
+that match. For joiners with trees: the latency of a pair, from 2 to 128 cores. For the gate of ScaleJoin: the
+ready tuples that it puts out, from 2 to 16 inputs. Cycles do not depend on the machine that simulates.
+`--architecture` measures one alone.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from hw.dimension import Dimension
 from hw.joiner import JOINERS, joiner
 from hw.ordering import Ordering
 from hw.parameters import OPBLOCK_DIMS, Parameters
+from hw.scale_gate import ScaleGate
 from hw.socket import Kind, Tag
 from hw.words import pack_boxes, pack_control, pack_points
 
@@ -51,6 +53,8 @@ TREES = tuple(
     for architecture in ("splitjoin", "scalejoin")
     for k in range(1, 8)
 )
+#: Physical inputs of ScaleJoin's gate.
+GATES = (2, 3, 4, 8, 16)
 #: One pair in so many matches; 0 means none does.
 SELECTIVITIES = (0, 250_000, 10_000, 1_000)
 TUPLES = 20_000
@@ -126,8 +130,43 @@ def latencies(parameters: Parameters) -> list[int]:
     return found
 
 
-def main() -> None:
-    """Prints the tables."""
+def gate_rate(inputs: int, burst: int, count: int = 400) -> float:
+    """Ready tuples per cycle of a gate whose inputs, in turn, have `burst` tuples that follow each other."""
+    dut = ScaleGate(8, inputs, 2 * burst, 4)
+    numbers = np.arange(2 * count * inputs)
+    left = [iter(numbers[numbers // burst % inputs == k].tolist()) for k in range(inputs)]
+    given = []  # cycles
+
+    async def testbench(ctx):
+        ctx.set(dut.output.ready, 1)
+        moved, cycle = [True] * inputs, 0
+        while len(given) < count:
+            for port, own, move in zip(dut.inputs, left, moved):
+                ctx.set(port.valid, 1)
+                if move:
+                    ctx.set(port.payload.number, next(own))
+            moved = [ctx.get(port.ready) for port in dut.inputs]
+            if ctx.get(dut.output.valid):
+                given.append(cycle)
+            await ctx.tick()
+            cycle += 1
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(testbench)
+    simulator.run()
+    return (count - 1) / (given[-1] - given[0])
+
+
+def agrees(parameters: Parameters, first: int, full: int) -> bool:
+    """Whether latencies are what the docstrings say: pairs of ScaleJoin may wait for other elements."""
+    kind = JOINERS[parameters.architecture]
+    least, most = kind.latency(parameters), kind.processing_latency(parameters)
+    return full == most and (first == least or (parameters.inputs is not None and least < first <= most))
+
+
+def main() -> int:
+    """Prints the tables; 1 if a latency is not what its formula says."""
     parser = argparse.ArgumentParser(description="Cycles per tuple, and latency, in simulation.")
     known = sorted({parameters.architecture for parameters in CHAINS})
     parser.add_argument("--architecture", choices=known, help="one alone (default: all)")
@@ -156,17 +195,25 @@ def main() -> None:
     headers = (*sizes, "latency", "flush", *matching)
     print("Cycles: latency of a pair, a flush, and per tuple by the share of pairs that match\n")
     print(tabulate(rows, headers, floatfmt=".3f"))
-    rows = []
+    rows, wrong = [], []
     for parameters in tqdm(trees, desc="trees", file=sys.stderr, leave=False):
-        kind = JOINERS[parameters.architecture]
+        kind, measured = JOINERS[parameters.architecture], latencies(parameters)
         formulas = kind.latency(parameters), kind.processing_latency(parameters)
-        rows.append((parameters.architecture, parameters.cores, *formulas, *latencies(parameters)))
-    if not rows:
-        return
-    print("\nCycles until the pair with the newest tuple is out: by the formulas, and as measured\n")
-    headers = ("architecture", "cores", "first row", "full window", "measured", "measured")
-    print(tabulate(rows, headers))
+        rows.append((parameters.architecture, parameters.cores, *formulas, *measured))
+        if not agrees(parameters, *measured):
+            wrong.append(f"{parameters.architecture} with {parameters.cores} cores")
+    if rows:
+        print("\nCycles until the pair with the newest tuple is out: by the formulas, and as measured\n")
+        headers = ("architecture", "cores", "first row", "full window", "measured", "measured")
+        print(tabulate(rows, headers))
+    if wanted in (None, "scalejoin"):
+        print("\nReady tuples per cycle out of ScaleJoin's gate: inputs send in turn, so many at a time\n")
+        rows = [(inputs, gate_rate(inputs, 1), gate_rate(inputs, 8)) for inputs in GATES]
+        print(tabulate(rows, ("inputs", "1", "8"), floatfmt=".3f"))
+    for which in wrong:
+        print(f"{which} does not take what the formula says")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
