@@ -170,14 +170,16 @@ class Model:
         patience: int = 1_000_000,
         timestamps: bool = False,
         bucket: int | None = None,
+        at: np.ndarray | None = None,
     ) -> Run:
         """Feeds all `words` (`uint32[n, tuple_words]`); ends when they are taken and `marks` marks are out.
 
         Results that are still inside then come out in later runs; the clock stands still in between.
         With `stall_seed`, words wait and results are refused in random cycles, with chances of
         `stall_in` and `stall_out` in 256. `timestamps` asks for `Run.taken` and `Run.given`, `bucket`
-        for `Run.activity` in buckets of so many cycles. When neither stream moves for `patience`
-        cycles, the run ends in a DeviceError.
+        for `Run.activity` in buckets of so many cycles. With `at`, cycles that rise, word `k` is not
+        offered before `at[k]`. When neither stream moves for `patience` cycles, the run ends in a
+        DeviceError.
         """
         name = self.library.name
         if not self._model:
@@ -193,6 +195,10 @@ class Model:
                 raise ParameterError(f"sim {name}: {option} must be from 0 to 255, not {value!r}")
             if value and stall_seed is None:
                 raise ParameterError(f"sim {name}: {option}={value!r} needs a stall_seed")
+        if at is not None and (len(at) != len(words) or (np.diff(at) < 0).any()):
+            raise ParameterError(f"sim {name}: at must be {len(words)} cycles that rise, not {at}")
+        if at is not None and bucket:
+            raise ParameterError(f"sim {name}: bucket must not be given with at, not {bucket}")
         words = np.ascontiguousarray(words)
         if stall_seed is not None:
             self._code.touchline_seed(self._model, stall_seed)
@@ -210,13 +216,13 @@ class Model:
             stall_out=stall_out,
         )
         try:
-            results, given, activity = self._finish(job, timestamps, bucket)
+            results, given, activity = self._finish(job, timestamps, bucket, at)
         except BaseException:
             self.close()  # a word may be on offer, and only its owner could offer it again
             raise
         return Run(results, job.cycle, dict(self._counters), taken, given, activity)
 
-    def _finish(self, job: _Job, timestamps: bool, bucket: int | None):
+    def _finish(self, job: _Job, timestamps: bool, bucket: int | None, at: np.ndarray | None):
         """Calls the harness until the job is done; returns results, their cycles, and activity."""
         marks = job.marks
         results, given, activity = [], [], []
@@ -225,8 +231,15 @@ class Model:
         job.results, job.result_room = room.ctypes.data, _ROOM
         job.given = cycles.ctypes.data if timestamps else None
         status = PAUSED
+        early = at is not None  # words are not due; a mark that never comes keeps the clock running
+        job.marks += early
         while status == PAUSED:
             step = bucket or PAUSE_CYCLES
+            if early:
+                job.word_count = int(np.searchsorted(at, job.cycle, "right"))
+                early = job.word_count < len(at)
+                job.marks -= not early
+                job.cycle_limit = int(at[job.word_count]) if early else job.cycle
             if job.cycle == job.cycle_limit:
                 job.cycle_limit += step
                 if bucket:

@@ -156,6 +156,16 @@ def test_timestamps_and_activity(model):
     assert run.activity.tolist() == [[1, 1, 0], [1, 0, 2], [1, 1, 1], [0, 0, 0]]
 
 
+def test_words_wait_for_their_time(model):
+    words = np.concatenate([boxes([1, 2, 3]), mark(0)])
+    run = model.run(words, marks=1, timestamps=True, at=np.array([2, 2, 9, 40]))
+    assert run.taken.tolist() == [2, 3, 9, 40]
+    assert run.given.tolist() == [3, 4, 10, 41]
+    assert (pairs(run), run.cycles) == ([1, 2, 3], 42)
+    # Without marks the run ends with the last word, and time begins anew.
+    assert model.run(boxes([4]), timestamps=True, at=np.array([5])).taken.tolist() == [5]
+
+
 def test_counters_go_on_past_32_bits(model, monkeypatch):
     monkeypatch.setattr(library, "PAUSE_CYCLES", 4)
     run = model.run(boxes(np.arange(50)))
@@ -225,6 +235,10 @@ def test_refused_arguments(model):
         model.run(boxes([]), stall_seed=1, stall_out=256)
     with pytest.raises(ParameterError, match=r"^sim echo: stall_in=3 needs a stall_seed$"):
         model.run(boxes([]), stall_in=3)
+    with pytest.raises(ParameterError, match=r"^sim echo: at must be 2 cycles that rise, not \[3 1\]$"):
+        model.run(boxes([1, 2]), at=np.array([3, 1]))
+    with pytest.raises(ParameterError, match=r"^sim echo: bucket must not be given with at, not 4$"):
+        model.run(boxes([1]), at=np.array([3]), bucket=4)
 
 
 def test_points_are_taken(model):
