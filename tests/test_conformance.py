@@ -389,6 +389,8 @@ def _rows_of(piece, phase) -> Counter:
         ("sim", "opblock", "one_sided"),
         ("cpu", None, "two_bands"),
         ("sim", "splitjoin", "either"),
+        ("sim", "lowlatency", "two_bands"),
+        ("sim", "scalejoin", "two_bands"),
         ("cpu", None, "either"),
     ],
 )
