@@ -33,6 +33,7 @@ DEVICES = {
     "scalejoin_ecp5": "sim:scalejoin?cores=2&segment=2&lanes=1&buffer=2&dims=band8&netlist=ecp5",
     "scalejoin_xc6v": "sim:scalejoin?cores=2&segment=2&lanes=1&buffer=2&dims=band8&netlist=xc6v",
     "lowlatency_ecp5": "sim:lowlatency?cores=2&segment=2&lanes=1&buffer=4&dims=band8&netlist=ecp5",
+    "lowlatency_xc6v": "sim:lowlatency?cores=2&segment=2&lanes=1&buffer=4&dims=band8&netlist=xc6v",
 }
 NETLISTS = tuple(name for name, url in DEVICES.items() if "netlist=" in url)
 
