@@ -36,6 +36,10 @@ from .wrapper import wrapper
 
 #: What is compiled with the gateware.
 HARNESS = tuple(Path(__file__).with_name(name) for name in ("harness.cpp", "dram.h", "port.h"))
+#: Of what writes Verilog, as it is imported: a file that changes later does not change this process.
+_WRITERS = hashlib.sha256(
+    b"".join(source.read_bytes() for source in sorted(Path(verilog.__file__).parent.glob("*.py")))
+)
 #: How long a build may take, and how long to wait for another process that builds the same library.
 BUILD_SECONDS = 900
 
@@ -304,9 +308,8 @@ def library_path(parameters: Parameters, family: str | None = None) -> Path:
 def _emitted(parameters: Parameters, family: str | None = None) -> str:
     """The joiner's Verilog, kept by the digest of what writes it: writing takes seconds."""
     tool = f"yosys {tools.yosys().version} {family}" if family else ""
-    digest = hashlib.sha256(f"{parameters!r} {importlib.metadata.version('amaranth')} {tool}".encode())
-    for source in sorted(Path(verilog.__file__).parent.glob("*.py")):
-        digest.update(source.read_bytes())
+    digest = _WRITERS.copy()
+    digest.update(f"{parameters!r} {importlib.metadata.version('amaranth')} {tool}".encode())
     kept = cache_directory() / f"{parameters.name}-{digest.hexdigest()[:16]}.v"
     if not kept.exists():
         text = verilog.emit(parameters)

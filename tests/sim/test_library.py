@@ -342,6 +342,19 @@ def test_verilog_is_written_once(tmp_path, monkeypatch):
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".v", ".v"]
 
 
+def test_verilog_is_kept_by_the_sources_that_were_imported(tmp_path, monkeypatch):
+    """Not by files that changed since: they did not write it."""
+    monkeypatch.setenv("TOUCHLINE_CACHE", str(tmp_path))
+    monkeypatch.setattr(library.verilog, "emit", lambda parameters: "text")
+    library._emitted(Parameters(cores=1))
+    changed = tmp_path / "hw"
+    changed.mkdir()
+    (changed / "verilog.py").write_text("another")
+    monkeypatch.setattr(library.verilog, "__file__", str(changed / "verilog.py"))
+    library._emitted(Parameters(cores=1))
+    assert len(list(tmp_path.glob("*.v"))) == 1
+
+
 def test_only_memories_of_zeros_lose_their_contents():
     """Verilator's memories begin with zeros; whatever else begins or becomes zero stays."""
     kept = [
