@@ -59,6 +59,7 @@ NETLIST_FLAGS = ("-finline", "-MAKEFLAGS", "OPT_FAST=-O1")
 # Pauses let Python handle signals, and see the 32-bit counters often enough to notice each wrap.
 PAUSE_CYCLES = 1 << 16
 _ROOM = 1 << 14
+_NEVER = 1 << 62
 
 
 class _Job(ctypes.Structure):
@@ -235,14 +236,15 @@ class Model:
         job.results, job.result_room = room.ctypes.data, _ROOM
         job.given = cycles.ctypes.data if timestamps else None
         status = PAUSED
-        early = at is not None  # words are not due; a mark that never comes keeps the clock running
-        job.marks += early
+        early = at is not None  # words are not due; more marks than ever come keep the clock running
+        job.marks += _NEVER * early
         while status == PAUSED:
             step = bucket or PAUSE_CYCLES
             if early:
                 job.word_count = int(np.searchsorted(at, job.cycle, "right"))
                 early = job.word_count < len(at)
-                job.marks -= not early
+                if not early:
+                    job.marks = max(job.marks - _NEVER, 0)
                 job.cycle_limit = int(at[job.word_count]) if early else job.cycle
             if job.cycle == job.cycle_limit:
                 job.cycle_limit += step

@@ -5,7 +5,8 @@
     tuples of the paper's scenarios, horizons --> [ ScaleJoin ] --> comparisons of each element
 
 Windows are of time, as in the paper's Figure 8. Elements store in turn, so that at any moment some of them
-have a tuple more than others, by turns: what is left of that becomes less as the run becomes longer. The
+have a tuple more than others. Where rates and window are multiples of each other these are always the same
+ones: so what counts is how many tuples an element holds, and windows are as long as simulation allows. The
 command shows a tenth of the run and all of it, both behind the time in which the windows fill.
 """
 
@@ -24,7 +25,7 @@ from hw.gate_word import gate_id
 from hw.parameters import Parameters
 from hw.scalejoin import ScaleJoin
 from hw.socket import Kind, Tag, tuple_layout
-from hw.words import pack, pack_boxes, pack_points, unpack_results
+from hw.words import pack, pack_boxes, pack_points, unpack, unpack_results
 
 from . import engine
 
@@ -32,10 +33,10 @@ DIMS = (Dimension.parse("equal8"),)
 #: The longest standard deviation over elements, as a share of their mean.
 LIMIT = 0.001
 #: A window, and a run behind the time in which the windows fill, in units of time.
-WINDOW, LENGTH = 2, 60
+WINDOW, LENGTH = 31.7, 60
 #: Tuples of each stream that an element has room for. The place that is stored in next keeps its tuple, dead
 #: or not, so that one place and the rest of a turn are not to be needed.
-SEGMENT = 20
+SEGMENT = 320
 #: Steps of a unit of time in which rates are taken for constant.
 _STEPS = 1000
 
@@ -143,17 +144,36 @@ class Shares:
 def measure(scenario: Scenario, window: float = WINDOW, length: float = LENGTH) -> tuple[Shares, Shares]:
     """The comparisons of each element in a tenth of the run, and in all of it, with full windows of time."""
     arrivals = scenario.arrivals(window + length)
-    count = len(arrivals.time)
     live = arrivals.live(window)
     needed = ceil(max(map(np.max, live)) / scenario.elements) + 2
     if needed > SEGMENT:
         raise DataError(f"{scenario.name}: a window must need at most {SEGMENT} places, not {needed}")
-    inputs = len(scenario.r) + len(scenario.s)
-    p = Parameters("scalejoin", scenario.elements, SEGMENT, 1, 4, DIMS, inputs=inputs)
-
     # Each tuple comes behind the horizons of its time, which also let tuples go that wait for a slow input.
     words = np.stack([_horizons(arrivals, window, side) for side in (False, True)] + [_tuples(arrivals)], 1)
-    begin = int(np.searchsorted(arrivals.time, window))
+    return _shares(scenario, arrivals, words, live, int(np.searchsorted(arrivals.time, window)))
+
+
+def measure_rows(scenario: Scenario, length: float) -> tuple[Shares, Shares]:
+    """The same with windows of rows, as many as there is room for: the oldest tuples are overwritten."""
+    capacity = scenario.elements * SEGMENT
+    rates = ([rate(np.zeros(1))[0] for rate in rates] for rates in (scenario.r, scenario.s))
+    arrivals = scenario.arrivals(capacity / min(map(sum, rates)) + length)
+    live = arrivals.live(np.inf)
+    # Nothing expires: marks let tuples go.
+    numbers = np.arange(len(arrivals.time)) + 1
+    marks = pack(tuple_layout(DIMS), {"kind": Kind.MARK.value, "id": numbers}, len(numbers))
+    begin = int(np.flatnonzero(np.minimum(*live) >= capacity)[0])
+    met = tuple(np.minimum(count, capacity) for count in live)
+    return _shares(scenario, arrivals, np.stack([_tuples(arrivals), marks], 1), met, begin)
+
+
+def _shares(
+    scenario: Scenario, arrivals: Arrivals, words: np.ndarray, live: tuple[np.ndarray, np.ndarray], begin: int
+) -> tuple[Shares, Shares]:
+    """What elements compare from the tuple `begin` on, each with those of the other stream that are live."""
+    count = len(arrivals.time)
+    inputs = len(scenario.r) + len(scenario.s)
+    p = Parameters("scalejoin", scenario.elements, SEGMENT, 1, 4, DIMS, inputs=inputs)
     stops = [begin, begin + (count - begin) // 10, count]
     totals = []
     library = engine.load(lambda: ScaleJoin(p, counted=True), f"{p.name}_counted")
@@ -161,9 +181,11 @@ def measure(scenario: Scenario, window: float = WINDOW, length: float = LENGTH) 
         for start, stop in zip([0, *stops], stops):
             part = words[start:stop].reshape(-1, words.shape[-1])
             mark = pack(tuple_layout(DIMS), {"kind": Kind.MARK.value, "id": stop}, 1)
-            run = model.run({"tuples": np.concatenate([part, mark])}, {"results": 1, "comparisons": 1})
+            marks = 1 + int((unpack(tuple_layout(DIMS), part, "kind") == Kind.MARK.value).sum())
+            outputs = {"results": marks, "comparisons": marks}
+            run = model.run({"tuples": np.concatenate([part, mark])}, outputs)
             results = unpack_results(run.outputs["results"])
-            if results.tag.tolist() != [Tag.MARK.value]:
+            if (results.tag != Tag.MARK.value).any():
                 raise DeviceError(f"{scenario.name}: nothing matches, but results have tags {results.tag}")
             totals.append(run.outputs["comparisons"][-1, : p.cores].astype(np.int64))
     met = np.where(arrivals.is_s, *live)

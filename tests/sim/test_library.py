@@ -166,6 +166,13 @@ def test_words_wait_for_their_time(model):
     assert model.run(boxes([4]), timestamps=True, at=np.array([5])).taken.tolist() == [5]
 
 
+@pytest.mark.parametrize("marks", [0, 1, 3])
+def test_marks_that_come_early_keep_no_word_from_being_sent(model, marks):
+    words = np.concatenate([mark(0), mark(1), boxes([2]), mark(3)])
+    run = model.run(words, marks=marks, timestamps=True, at=np.array([0, 50, 70, 5000]))
+    assert run.taken.tolist() == [0, 50, 70, 5000]
+
+
 def test_counters_go_on_past_32_bits(model, monkeypatch):
     monkeypatch.setattr(library, "PAUSE_CYCLES", 4)
     run = model.run(boxes(np.arange(50)))
