@@ -6,18 +6,23 @@
     the driver        takes the names that come back from the attempts that Spark counts, and renames these
                       FOLDER/part-00003-JOB-c000.snappy.parquet
                       FOLDER/_SUCCESS
+                      and what is overwritten
+                      FOLDER/_temporary-JOB-replaced/...
 
 Spark does not see names that begin with `_`. So what an attempt leaves that failed, or that was repeated
-elsewhere, is never read, and goes with the rest of the temporary folder.
+elsewhere, is never read, and goes with the rest of the temporary folder. Where only Spark can write the
+files, it writes them to that folder too.
 """
 
 import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,13 +55,22 @@ _TYPES = (
     *(T.DecimalType, T.StringType, T.BinaryType, T.DateType, T.TimestampType, T.TimestampNTZType),
     *(T.DayTimeIntervalType, T.StructType, T.ArrayType, T.MapType),
 )
+_NESTED = T.StructType, T.ArrayType, T.MapType
 #: What Spark must be set to for Arrow to write as it does.
 _SETTINGS = {
     "spark.sql.files.maxRecordsPerFile": "0",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.sources.commitProtocolClass": (
+        "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol"
+    ),
 }
+#: Settings of Hadoop that begin so are about files that Arrow is not asked to write.
+_ENCRYPTION = "parquet.encryption.", "parquet.crypto."
+_MARKED = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
+#: The sign that all is there, and how folders of jobs begin.
+_SUCCESS, _TEMPORARY = "_SUCCESS", "_temporary-"
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 #: What a writing task gives back: a row for each slice, of which the first has the name of the file, if any.
 WRITTEN = T.StructType(
@@ -97,15 +111,30 @@ def parts(kind: T.DataType) -> Iterator[T.DataType]:
         yield from parts(part)
 
 
-def local_folder(frame: DataFrame, path: str) -> str | None:
-    """Where the path is on this machine, if it is there and Spark tells."""
+def hadoop(frame: DataFrame) -> Any:
+    """The configuration of Hadoop by which Spark writes, if it tells."""
     if not hasattr(frame, "_jdf"):
         return None
-    session = frame.sparkSession
-    target = session._jvm.org.apache.hadoop.fs.Path(path)
-    system = target.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
-    uri = system.makeQualified(target).toUri()
+    return frame.sparkSession._jsparkSession.sessionState().newHadoopConf()
+
+
+def local_folder(frame: DataFrame, path: str) -> str | None:
+    """Where the path is on this machine, if it is there and Spark tells."""
+    if (configuration := hadoop(frame)) is None:
+        return None
+    target = frame.sparkSession._jvm.org.apache.hadoop.fs.Path(path)
+    uri = target.getFileSystem(configuration).makeQualified(target).toUri()
     return uri.getPath() if uri.getScheme() == "file" else None
+
+
+def only_spark(frame: DataFrame) -> str | None:
+    """Why only Spark can write files as Hadoop is set, if there is a reason."""
+    if (configuration := hadoop(frame)) is None:
+        return "Spark Connect does not tell how Hadoop is set"
+    for prefix in _ENCRYPTION:
+        for name in configuration.getPropsWithPrefix(prefix):
+            return f"{prefix}{name} is set"
+    return None if configuration.getBoolean(_MARKED, True) else f"{_MARKED} is false"
 
 
 @dataclass(frozen=True)
@@ -130,6 +159,10 @@ class Format:
         for kind in kinds:
             if type(kind) not in _TYPES or (isinstance(kind, T.StructType) and not kind.fields):
                 return f"there is a column of {kind.simpleString()}"
+            # Arrow does not tell such a field that is NULL from one whose struct is.
+            for part in kind if isinstance(kind, T.StructType) else ():
+                if not part.nullable and not isinstance(part.dataType, _NESTED):
+                    return f"the field `{part.name}` of a struct is never NULL, but the struct may be"
         dated, undated = (
             any(isinstance(kind, wanted) for kind in kinds)
             for wanted in (T.TimestampType, T.TimestampNTZType)
@@ -251,70 +284,95 @@ class Folder:
     """A folder that a job writes to. A context manager that leaves nothing unless it commits."""
 
     path: str
-    format: Format
     mode: str
     job: str = field(default_factory=lambda: str(uuid.uuid4()))
+    _made: list[Path] = field(default_factory=list)
 
     @property
     def temporary(self) -> str:
         """Where tasks write."""
-        return f"{self.path}/_temporary-{self.job}"
+        return f"{self.path}/{_TEMPORARY}{self.job}"
 
     def __enter__(self) -> "Folder":
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
         try:
-            os.mkdir(self.path)
-            self._made = True
-        except FileExistsError:
-            self._made = False
-            if self.mode not in ("append", "overwrite"):
-                raise PathExistsError(self.path) from None
-            if not os.path.isdir(self.path):
-                raise ParameterError(
-                    f"path must be a folder, or not exist, not the file {self.path!r}"
-                ) from None
-        os.mkdir(self.temporary)
+            for parent in reversed(Path(self.path).parents):
+                with suppress(FileExistsError):
+                    self._make(parent)
+            try:
+                self._make(Path(self.path))
+            except FileExistsError:
+                if self.mode not in ("append", "overwrite"):
+                    raise PathExistsError(self.path) from None
+                if not os.path.isdir(self.path):
+                    raise ParameterError(
+                        f"path must be a folder, or not exist, not the file {self.path!r}"
+                    ) from None
+            os.mkdir(self.temporary)
+        except OSError as error:
+            self.__exit__()
+            raise ParameterError(
+                f"path must be a folder that can be made or written to, not {self.path!r}: {error.strerror}"
+            ) from None
         return self
 
     def __exit__(self, *exception) -> None:
         shutil.rmtree(self.temporary, ignore_errors=True)
-        if self._made and not os.listdir(self.path):
-            os.rmdir(self.path)
+        for folder in reversed(self._made):
+            with suppress(OSError):  # there is something in it
+                folder.rmdir()
 
-    def commit(self, names: Sequence[str]) -> None:
+    def commit(self, names: Sequence[str], format: Format) -> None:
         """Puts files of tasks in their place, and without any an empty one; then says that all is there."""
         if not names:
             names = [_name(0)]
-            self.format.open(f"{self.temporary}/{names[0]}").close()
+            format.open(f"{self.temporary}/{names[0]}").close()
         if unseen := [name for name in names if not os.path.exists(f"{self.temporary}/{name}")]:
             raise DataError(
                 f"{self.temporary}/{unseen[0]}, which a task has written, is not there; accepted are paths "
                 "that driver and executors see under one name"
             )
-        if self.mode == "overwrite":
-            self._clear()
-        placed = []
-        try:
-            for name in names:
-                final = f"{self.path}/{name.rpartition('-')[0]}-{self.job}-c000{self.format.suffix}"
-                os.rename(f"{self.temporary}/{name}", final)
-                placed.append(final)
-        except BaseException:
-            for final in placed:
-                os.remove(final)
-            raise
-        Path(self.path, "_SUCCESS").touch()
+        Path(self.temporary, _SUCCESS).touch()
+        finals = {name: f"{name.rpartition('-')[0]}-{self.job}-c000{format.suffix}" for name in names}
+        self._place(finals | {_SUCCESS: _SUCCESS})
 
-    def _clear(self) -> None:
-        """Removes all that was there, first of all the sign that it is whole."""
-        Path(self.path, "_SUCCESS").unlink(missing_ok=True)
-        for entry in os.scandir(self.path):
-            if entry.path == self.temporary:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            else:
-                os.remove(entry.path)
+    def commit_all(self) -> None:
+        """Puts all that Spark has written in its place, under the names that it has."""
+        self._place({name: name for name in os.listdir(self.temporary)})
+
+    def _make(self, folder: Path) -> None:
+        """Makes a folder, which goes if nothing comes into it."""
+        folder.mkdir()
+        self._made.append(folder)
+
+    def _place(self, finals: Mapping[str, str]) -> None:
+        """Renames what is new, and away what it replaces; or, if that fails, nothing.
+
+        The sign that all is there goes first and comes last.
+        """
+        moves = [(f"{self.temporary}/{a}", f"{self.path}/{b}") for a, b in finals.items() if a != _SUCCESS]
+        replaced = f"{self.temporary}-replaced"
+        os.mkdir(replaced)
+        if self.mode == "overwrite":
+            old = [name for name in os.listdir(self.path) if not name.startswith(_TEMPORARY)]
+            taken = {_SUCCESS, *finals.values()}
+            early, late = (
+                [(f"{self.path}/{name}", f"{replaced}/{name}") for name in old if (name in taken) is first]
+                for first in (True, False)
+            )
+            moves = [*early, *moves, *late]
+        if _SUCCESS in finals:
+            moves.append((f"{self.temporary}/{_SUCCESS}", f"{self.path}/{_SUCCESS}"))
+        done = []
+        try:
+            for source, target in moves:
+                os.rename(source, target)
+                done.append((target, source))
+        except BaseException:
+            for target, source in reversed(done):
+                os.rename(target, source)
+            os.rmdir(replaced)
+            raise
+        shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _name(partition: int) -> str:

@@ -23,7 +23,17 @@ from .explanation import Estimate, explained
 from .files import FilePlan, FileTask, plan_files
 from .placement import place
 from .shard import ShardedJoin
-from .sink import WRITTEN, Folder, Format, PathExistsError, WritingTask, checked_mode, local_folder, parts
+from .sink import (
+    WRITTEN,
+    Folder,
+    Format,
+    PathExistsError,
+    WritingTask,
+    checked_mode,
+    local_folder,
+    only_spark,
+    parts,
+)
 from .slices import Slices, sort_keys
 from .streaming import OBSERVED, both_streaming, check_streams, joined, shard_count, stream_counts
 from .task import METRICS, MOSTS, NUMBERS, Task, verdict
@@ -232,20 +242,26 @@ class StreamJoin:
         The counts are those of `task.METRICS`; with the mode "ignore" there are none if something is at the
         path. Tasks write their files for themselves, which is much faster, where Arrow writes them exactly as
         Spark does and the path is one that all machines see under one name (file:); otherwise Spark does.
-        What is replaced is there until all tasks are done, and a job that fails leaves nothing behind.
+        At such a path, whoever writes, what is replaced is there until all tasks are done, so that it may be
+        what is read, and a job that fails leaves nothing behind. Elsewhere, and in Spark Connect, Spark
+        removes what it replaces before the tasks start.
         """
         path, mode = os.fspath(path), checked_mode(mode)
         if self.streaming:
             raise ParameterError("write_parquet needs batch DataFrames; of streams use frame().writeStream")
         folder, format = local_folder(self.r, path), self._format(compression)
         try:
-            if folder is None or isinstance(format, str):
+            if folder is None:
                 return self._written_by_spark(path, mode, compression)
-            with Folder(folder, format, mode) as target:
+            with Folder(folder, mode) as target:
+                if isinstance(format, str):
+                    counts = self._written_by_spark(f"file:{target.temporary}", "append", compression)
+                    target.commit_all()
+                    return counts
                 rows, task = self._tasks()
                 task = WritingTask(task, self._places, format, target.temporary)
                 written = rows.mapInArrow(task.__call__, WRITTEN).collect()
-                target.commit([row.file for row in written if row.file])
+                target.commit([row.file for row in written if row.file], format)
         except PathExistsError:
             if mode == "ignore":
                 return None
@@ -260,6 +276,8 @@ class StreamJoin:
         """How tasks write the result for themselves, or why Spark has to."""
         if self.spec.left:
             return f"only Spark can evaluate `{self.spec.left[0].text}`"
+        if reason := only_spark(self.r):
+            return reason
         session = self.r.sparkSession
         types = [self._schema().fields[place].dataType for place in self._places]
         schema = T.StructType([T.StructField(name, type) for name, type in zip(self._chosen, types)])

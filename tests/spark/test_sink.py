@@ -4,6 +4,7 @@ import json
 import os
 from collections import Counter
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -157,6 +158,55 @@ def test_a_failing_task_leaves_no_output(spark, streams, tmp_path):
     assert there(tmp_path / "out") == {"kept"}
 
 
+@pytest.mark.parametrize("mode, renames", [("append", 3), ("overwrite", 7)])
+def test_a_rename_that_fails_undoes_the_others(tmp_path, monkeypatch, mode, renames):
+    """Each in turn: all is as it was. Then none: only what another job is about to write is left alone."""
+    out = tmp_path / "out"
+    (out / "below").mkdir(parents=True)
+    (out / "_temporary-other").mkdir()
+    for name in ("_SUCCESS", "part-old", "part-older", "below/part-old", "_temporary-other/part-other"):
+        (out / name).write_text("old")
+
+    def kept() -> dict[str, str]:
+        return {str(path.relative_to(out)): path.read_text() for path in out.rglob("*") if path.is_file()}
+
+    before, rename = kept(), os.rename
+    for failing in count():
+        calls = count()
+
+        def fail(source, target, calls=calls, failing=failing):
+            if next(calls) == failing:
+                raise OSError("no rename")
+            rename(source, target)
+
+        monkeypatch.setattr(os, "rename", fail)
+        try:
+            with Folder(str(out), mode) as target:
+                for name in ("_SUCCESS", "part-0", "part-1"):
+                    Path(target.temporary, name).write_text("new")
+                target.commit_all()
+            break
+        except OSError as error:
+            assert str(error) == "no rename"
+        assert kept() == before
+    assert failing == renames
+    other = {"_temporary-other/part-other": "old"}
+    old = before if mode == "append" else other
+    assert kept() == old | dict.fromkeys(("_SUCCESS", "part-0", "part-1"), "new")
+
+
+def test_paths_that_cannot_be_made(tmp_path):
+    """One error that names the path, and folders that were made for it are gone."""
+    (tmp_path / "file").touch()
+    for path, reason in {"file/out": "Not a directory", f"new/{'x' * 300}": "File name too long"}.items():
+        with pytest.raises(ParameterError) as error, Folder(str(tmp_path / path), "overwrite"):
+            pass
+        assert str(error.value) == (
+            f"path must be a folder that can be made or written to, not '{tmp_path / path}': {reason}"
+        )
+        assert there(tmp_path) == {"file"}
+
+
 class Attempt:
     """What tasks ask Spark for."""
 
@@ -169,8 +219,8 @@ def attempts(spark, streams, tmp_path, monkeypatch):
     """A folder that is being written, and a task for it, to be run here."""
     monkeypatch.setattr(sink.TaskContext, "get", Attempt)
     join = StreamJoin(*streams, BAND, 5, "t", partitions=1)
-    with Folder(str(tmp_path / "out"), join._format(), "errorifexists") as target:
-        yield target, WritingTask(join._tasks()[1], join._places, target.format, target.temporary), join
+    with Folder(str(tmp_path / "out"), "errorifexists") as target:
+        yield target, WritingTask(join._tasks()[1], join._places, join._format(), target.temporary), join
 
 
 SLICE = pa.RecordBatch.from_pydict({"id": [0]})
@@ -189,7 +239,7 @@ def test_only_the_attempt_that_counts_is_seen(spark, attempts, tmp_path, monkeyp
         list(replace(task, task=dying)([SLICE]))
     first, second = (row["file"] for _ in range(2) for batch in task([SLICE]) for row in batch.to_pylist())
     assert first != second and len(os.listdir(target.temporary)) == 3
-    target.commit([second])
+    target.commit([second], task.format)
     target.__exit__()
     assert there(tmp_path / "out") == {"_SUCCESS", f"part-00007-{target.job}-c000.snappy.parquet"}
     assert bag(spark.read.parquet(str(tmp_path / "out"))) == bag(join.frame())
@@ -210,7 +260,7 @@ def test_row_groups_are_small(spark, attempts, monkeypatch):
 def test_a_folder_that_machines_do_not_share(attempts):
     target, task, _ = attempts
     with pytest.raises(DataError) as error:
-        target.commit(["part-00000-a.parquet"])
+        target.commit(["part-00000-a.parquet"], task.format)
     shared = "accepted are paths that driver and executors see under one name"
     assert str(error.value) == (
         f"{target.temporary}/part-00000-a.parquet, which a task has written, is not there; {shared}"
@@ -243,6 +293,13 @@ def test_a_folder_that_machines_do_not_share(attempts):
             "INT96",
             f"{TIMESTAMPS} is INT96 beside timestamps without time zone, not TIMESTAMP_MICROS",
         ),
+        (
+            "sources.commitProtocolClass",
+            "org.apache.spark.internal.io.HadoopMapReduceCommitProtocol",
+            "spark.sql.sources.commitProtocolClass is org.apache.spark.internal.io."
+            "HadoopMapReduceCommitProtocol, not "
+            "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",
+        ),
     ],
 )
 def test_what_only_spark_writes(spark, streams, setting, value, reason):
@@ -256,6 +313,48 @@ def test_what_only_spark_writes(spark, streams, setting, value, reason):
     assert [line.split("  ")[-1].strip() for line in lines if line.startswith("write_parquet")] == [reason]
 
 
+@pytest.mark.parametrize("name", ["parquet.encryption.footer.key", "parquet.crypto.factory.class"])
+def test_only_spark_encrypts(spark, streams, name):
+    join = StreamJoin(*streams, BAND, 5, "t")
+    spark.conf.set(name, "secret")
+    try:
+        assert join._format() == f"{name} is set"
+    finally:
+        spark.conf.unset(name)
+    assert isinstance(join._format(), Format)
+
+
+def test_folders_that_are_not_marked(spark, streams, tmp_path):
+    """Spark is told not to say that all is there."""
+    name = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
+    join = StreamJoin(*streams, BAND, 5, "t", partitions=1)
+    spark.conf.set(name, "false")
+    try:
+        assert join._format() == f"{name} is false"
+        join.write_parquet(tmp_path / "out")
+    finally:
+        spark.conf.unset(name)
+    assert [name.partition("-")[0] for name in there(tmp_path / "out")] == ["part"]
+    assert bag(spark.read.parquet(str(tmp_path / "out"))) == bag(join.frame())
+
+
+@pytest.mark.parametrize(
+    "how, kind",
+    [("inner", "if(id % 2 = 0, NULL, named_struct('a', 1, 'b', 'x'))"), ("full", "struct(1 AS a)")],
+)
+def test_fields_that_are_never_null(spark, streams, tmp_path, how, kind):
+    """In structs that are NULL, or that are beside no partner."""
+    r, s = streams
+    join = StreamJoin(
+        r.selectExpr("*", f"{kind} AS c"), s, f"{BAND} AND r.id < 9", 5, "t", how=how, partitions=1
+    )
+    assert join._format() == "the field `a` of a struct is never NULL, but the struct may be"
+    join.write_parquet(tmp_path / "out")
+    found = spark.read.parquet(str(tmp_path / "out"))
+    assert bag(found) == bag(join.frame())
+    assert found.where("c IS NULL").count() and found.where("c.a = 1").count()
+
+
 def test_types_that_only_spark_writes(spark, streams):
     r, s = streams
     assert StreamJoin(r.selectExpr("*", "NULL AS none"), s, BAND, 5, "t")._format() == (
@@ -263,7 +362,27 @@ def test_types_that_only_spark_writes(spark, streams):
     )
 
 
-def test_spark_writes_what_only_it_can_decide(spark, streams, tmp_path):
+def test_spark_replaces_what_it_reads(spark, streams, tmp_path):
+    """Where Spark writes, too, what was there stays until all is done, and if a task fails."""
+    for name, frame in zip("rs", streams):
+        frame.selectExpr("*", "string(id % 2) AS k").write.parquet(str(tmp_path / name))
+    r, s = (spark.read.parquet(str(tmp_path / name)) for name in "rs")
+    large = s.selectExpr("t", "if(id = 39, 2147483647, a) AS a", "k")
+    before = there(tmp_path / "r")
+    with pytest.raises(PythonException, match="overflow"):
+        StreamJoin(r, large, "r.x <= s.a + 1 AND r.k LIKE s.k", 5, "t", partitions=2).write_parquet(
+            tmp_path / "r", "overwrite"
+        )
+    assert there(tmp_path / "r") == before
+    join = StreamJoin(r, s, f"{BAND} AND r.k LIKE s.k", 5, "t", partitions=2)
+    expected = bag(join.frame())
+    counts = join.write_parquet(tmp_path / "r", "overwrite")
+    assert bag(spark.read.parquet(str(tmp_path / "r"))) == expected
+    assert counts["pairs"] == expected.total() > 0
+    assert there(tmp_path / "r") & before == {"_SUCCESS"}
+
+
+def test_spark_writes_what_only_it_can_decide(spark, streams, tmp_path, monkeypatch):
     """The same modes and counts, through Spark."""
     r, s = (frame.selectExpr("*", "string(id % 2) AS k") for frame in streams)
     join = StreamJoin(r, s, f"{BAND} AND r.k LIKE s.k", 5, "t", partitions=2)
@@ -272,6 +391,8 @@ def test_spark_writes_what_only_it_can_decide(spark, streams, tmp_path):
     expected = r.alias("r").join(s.alias("s"), F.expr(f"{BAND} AND abs(r.t - s.t) <= 5 AND r.k LIKE s.k"))
     assert bag(spark.read.parquet(str(tmp_path / "out"))) == bag(expected)
     assert counts["pairs"] == expected.count()
-    with pytest.raises(PathExistsError):
-        join.write_parquet(tmp_path / "out")
-    assert join.write_parquet(tmp_path / "out", "ignore") is None
+    for _ in range(2):
+        with pytest.raises(PathExistsError):
+            join.write_parquet(tmp_path / "out")
+        assert join.write_parquet(tmp_path / "out", "ignore") is None
+        monkeypatch.setattr(sink, "hadoop", lambda frame: None)  # then the path is Spark's alone
