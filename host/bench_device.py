@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
+from hw.errors import DeviceError
+
 from .cpu import CpuSession
 from .device import Device, open_device
 from .session import JoinResult, Session
@@ -48,9 +50,10 @@ def joined(device: Device, spec: JoinSpec, r: pa.Table, s: pa.Table) -> JoinResu
         result = Session(device, spec).join(arrivals)
     expected = CpuSession(spec).join(arrivals)
     pairs = [np.sort(one.r * s.num_rows + one.s) for one in (result, expected)]
-    assert np.array_equal(*pairs), (
-        f"{len(pairs[0])} pairs, which are not the {len(pairs[1])} of the CPU engine"
-    )
+    if not np.array_equal(*pairs):
+        raise DeviceError(
+            f"{device.url}: {len(pairs[0])} pairs, which are not the {len(pairs[1])} of the CPU engine"
+        )
     return result
 
 

@@ -294,10 +294,7 @@ class Engine:
                     self.layout, *(np.concatenate(side, axis=1) for side in zip(*pairs))
                 )
                 block = max(2 * reach, SHORTEST_BLOCK, self.rings[0].rows // SUBWINDOWS)
-                order = choose_order(self.layout, self.shares, kept[0], block)
-                # What is the same stays the same: then batches need not be sorted again for subwindows.
-                if not order.same(self.order):
-                    self.order = order
+                self.order = choose_order(self.layout, self.shares, kept[0], block)
                 self._stale = False
                 self._measured_until = self._seen + min(self._seen, MEASURED_FOR)
         if self.structure == "nested":
