@@ -10,7 +10,8 @@
 
 A node processes one message in a cycle, from the left or from the right in turns: a tuple is forwarded,
 stored if this is its home, and what it is to meet is settled, all at once. Only then is it compared, while
-the node goes on with messages from the other side. What it meets is as if nodes did one thing at a time.
+the node goes on with messages from the other side. What it meets is as if nodes did one thing at a time:
+two messages are taken in the same cycle only if one of them merely passes by.
 """
 
 from amaranth import Module, Mux, Signal
@@ -29,8 +30,8 @@ class LowLatencyNode(wiring.Component):
     of `hold` is high, messages from the left, or from the right, wait.
 
     Latency: a message goes on to the next node in the cycle after it came, unless the node is busy with the
-    tuple before it. Throughput: one message per cycle; but the next from the same side waits until a tuple
-    has been shown all its rows.
+    tuple before it. Throughput: one message per cycle, and one that only passes by from the other side; but
+    the next from the same side waits until a tuple has been shown all its rows.
     """
 
     def __init__(self, parameters: Parameters):
@@ -65,9 +66,13 @@ class LowLatencyNode(wiring.Component):
         wiring.connect(m, wiring.flipped(self.from_right), right.input)
         rightwards, leftwards = left.output.payload, right.output.payload
 
-        # What each message is about. Ends come before all that waits: see `sim/expedition.py`.
-        ends = Signal()
-        m.d.comb += ends.eq(self.ended.valid & ~keeps_r.scanning)
+        # What each message is about. Ends come before S tuples that wait: see `sim/expedition.py`. They
+        # let expiries go first, for which the door waits.
+        ends, expires = Signal(), Signal()
+        m.d.comb += [
+            expires.eq(right.output.valid & ~self.hold[1] & (leftwards.kind == Note.EXPIRY)),
+            ends.eq(self.ended.valid & ~keeps_r.scanning & ~expires),
+        ]
         r_arrives, s_arrives, r_home, s_home, acknowledges = (Signal() for _ in range(5))
         target = Signal.like(leftwards.home)
         kind = Signal(Note)  # of the message from the right
@@ -81,7 +86,7 @@ class LowLatencyNode(wiring.Component):
             # Whoever sent it has kept it, unless it had passed its home there.
             acknowledges.eq(s_arrives & (target <= self.position)),
         ]
-        passes_right, passes_left = Signal(), Signal()
+        passes_right, passes_left, apart = Signal(), Signal(), Signal()
         with m.Switch(rightwards.kind):
             with m.Case(Note.EXPIRY):
                 m.d.comb += passes_right.eq(~r_home)
@@ -95,8 +100,15 @@ class LowLatencyNode(wiring.Component):
             with m.Default():
                 m.d.comb += passes_left.eq(1)
 
-        # One message is processed in a cycle, if there is room for what it sends on. A clear waits for rows
-        # that are being compared, and so for results to be taken, for nothing else.
+        # What only passes by changes nothing here, so that it goes at the same time as a message from the
+        # other side, unless both go the same way.
+        m.d.comb += apart.eq(
+            (passes_left & ((kind == Note.EXPIRY) | (kind == Note.END)))
+            | (passes_right & (rightwards.kind == Note.EXPIRY) & ~acknowledges)
+        )
+
+        # Any other is processed alone in a cycle, if there is room for what it sends on. A clear waits for
+        # rows that are being compared, and so for results to be taken, for nothing else.
         left_can, right_can, takes_left, takes_right, left_last = (Signal() for _ in range(5))
         m.d.comb += [
             left_can.eq(
@@ -115,8 +127,8 @@ class LowLatencyNode(wiring.Component):
                 & (self.to_left.ready | ~passes_left)
                 & (self.to_right.ready | ~acknowledges)
             ),
-            takes_left.eq(left_can & ~(right_can & left_last)),
-            takes_right.eq(right_can & ~takes_left),
+            takes_left.eq(left_can & ~(right_can & left_last & ~apart)),
+            takes_right.eq(right_can & ~(takes_left & ~apart)),
         ]
         with m.If(takes_left | takes_right):
             m.d.sync += left_last.eq(takes_left)
@@ -133,7 +145,7 @@ class LowLatencyNode(wiring.Component):
             self.to_left.payload.kind.eq(kind),
             self.to_left.payload.home.eq(target),
         ]
-        with m.If(takes_right):
+        with m.If(takes_right & acknowledges):
             m.d.comb += self.to_right.payload.kind.eq(Note.ACKNOWLEDGEMENT)
 
         # Where homes depend on keys, a tuple meets stored ones at its home only. An R tuple meets fresh S

@@ -13,13 +13,14 @@ What an S tuple may match in `w_r` follows from Table 1 of the paper: only tuple
 expedition. One that is still on its way has met, or will meet, every S tuple ahead of its expedition end,
 and finds it in `iw_s` or `w_s`. An expedition end must separate the S tuples that the last node has processed
 from those that it has not, so it goes to the head of that node's queue: behind S tuples that wait there and
-have not met its tuple, it would come too late for them.
+have not met its tuple, it would come too late for them. Expiries, which only free places, may stay ahead.
 """
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import takewhile
 
 
 class Kind(Enum):
@@ -143,7 +144,9 @@ class Chain:
 
     def end(self, message: Message) -> None:
         """An R tuple has seen all nodes: before the last one processes another S tuple, it learns that."""
-        self.to_left[-1].appendleft(message)
+        queue = self.to_left[-1]
+        ahead = takewhile(lambda waiting: waiting.kind is Kind.EXPIRY, queue)
+        queue.insert(len(list(ahead)), message)
 
     def _scan(self, k: int, probe: str, number: int, stored: list[int]) -> None:
         for other in stored:

@@ -56,17 +56,22 @@ async def a_hop_takes_a_cycle_whatever_is_stored(dut):
 
 @cocotb.test()
 async def a_tuple_takes_as_many_cycles_as_a_node_has_rows(dut):
-    """Without matches, with full windows: on average at most one more than if all rows were full."""
+    """Without matches, with full windows: on average at most one more than if all rows were full.
+
+    With a single row it is what the last node is told of each tuple that counts.
+    """
     bench = await Testbench.start(dut)
     p = bench.parameters
     if p.ordering.every:  # there are never more under way than the sorter has room for
         return
     boxes = bench.boxes(np.zeros(p.windows[1], bool))
-    points = bench.points(2 * p.windows[0] + 40)
+    points = bench.points(2 * p.windows[0] + 240)
     traffic = await bench.exchange(np.concatenate([boxes, points]), until=None)
-    gaps = np.diff(traffic.taken[-p.windows[0] - 20 :])
+    gaps = np.diff(traffic.taken[-p.windows[0] - 200 :])
     cocotb.log.info("cycles per tuple of one stream: %.3f", gaps.mean())
-    assert gaps.mean() <= (1 if p.index else -(-p.s_segment // p.lanes) + 1)
+    rows = 1 if p.index else -(-p.s_segment // p.lanes)
+    most = max(rows + 1, 2 + 1 / p.cores)
+    assert gaps.sum() <= most * len(gaps) + 2  # the door takes two at once when it has room
 
 
 @cocotb.test()
