@@ -171,8 +171,9 @@ def measure(parameters: Parameters, case: Case) -> Latencies:
 def agrees(parameters: Parameters, most: int, model: float) -> bool:
     """Whether the original took what the model says. Tuples that come together meet where the cores that
     they have walked are all but one, so it may be less by one core's share; and a pair that is met comes out
-    after the latency of the chain."""
-    return model * (1 - 1 / parameters.cores) <= most <= model + Handshake.latency(parameters)
+    after the latency of the chain, and the rows of a core."""
+    rows = parameters.segment // parameters.lanes
+    return model * (1 - 1 / parameters.cores) <= most <= model + Handshake.latency(parameters) + rows - 1
 
 
 class Row(NamedTuple):
