@@ -28,13 +28,21 @@ def _latencies(bench: Testbench) -> tuple[int, int]:
 
 
 def _queued(bench: Testbench) -> int:
-    """How many words wait in the queues of inputs before the cores hold them up."""
-    return (bench.parameters.inputs or 0) * bench.parameters.buffer
+    """How many words come, at least, until the queues of all inputs are full and the cores hold them up."""
+    return 2 * (bench.parameters.inputs or 0) * bench.parameters.buffer
 
 
 def _took(bench: Testbench, traffic: Traffic) -> int:
-    """Cycles until the first result of a word; where tuples must be ready, since the token behind it."""
-    return traffic.given[0] - traffic.taken[0 if bench.parameters.inputs is None else 1]
+    """Cycles until the first result of a word; where others make it ready, since the token behind it."""
+    return traffic.given[0] - traffic.taken[(bench.parameters.inputs or 1) > 1]
+
+
+def _take_each(bench: Testbench, gaps: np.ndarray, cycles: int) -> bool:
+    """Whether words are taken so many cycles apart, on average if there are queues, which differ."""
+    inputs = bench.parameters.inputs
+    if inputs is not None:
+        return abs(gaps.sum() - len(gaps) * cycles) <= inputs * cycles
+    return set(gaps.tolist()) == {cycles}
 
 
 @cocotb.test()
@@ -49,10 +57,8 @@ async def throughput_of_one_stream_is_a_tuple_per_window(dut):
     # The first of them still fill what lies between the source and the cores.
     gaps = np.diff(traffic.taken[-2 * p.capacity - 1 :])
     cocotb.log.info("cycles per tuple of one stream: %.3f", gaps.mean())
-    if p.inputs is not None:  # whose queues are full at different times
-        assert abs(gaps.sum() - len(gaps) * Region.cycles(p)) <= p.inputs * Region.cycles(p)
-    elif _steady(bench):
-        assert set(gaps.tolist()) == {Region.cycles(p)}
+    if _steady(bench):
+        assert _take_each(bench, gaps, Region.cycles(p))
     else:
         assert gaps.min() >= Region.cycles(p)
 
@@ -121,7 +127,9 @@ async def processing_latency_of_a_full_window(dut):
         traffic = await bench.exchange(np.concatenate([bench.points(1), bench.flush()]))
         assert traffic.pairs == [(0, p.capacity + core)]
         took, (first, last) = _took(bench, traffic), _latencies(bench)
-        assert took == last if _steady(bench) else took > first
+        # Where the next tuple begins a row, this one is in the row before the last.
+        early = p.lanes == 1 and core == p.cores - 1
+        assert last - early <= took <= last if _steady(bench) else took > first
     cocotb.log.info("latency %d, of a full window %d", *_latencies(bench))
 
 
@@ -144,7 +152,10 @@ async def a_mark_takes_as_long_as_it_says(dut):
 
 @cocotb.test()
 async def what_is_behind_the_horizon_costs_nothing(dut):
-    """When all rows but one have expired, a tuple takes a cycle, unless the order within it matters."""
+    """When all rows but one have expired, a tuple takes a cycle, unless stars within it are in order.
+
+    A single row is never dropped, because it is the one that is stored in.
+    """
     bench = await Testbench.start(dut)
     p = bench.parameters
     boxes = bench.boxes(np.zeros(p.capacity, bool))
@@ -154,8 +165,9 @@ async def what_is_behind_the_horizon_costs_nothing(dut):
     for id in range(2, 2 + 2 * bench.depth):  # while rows expire
         await bench.exchange(bench.mark(id), until=id)
     traffic = await bench.exchange(points, until=None)
-    gaps = set(np.diff(traffic.taken[-p.capacity :]).tolist())
-    assert gaps <= ({Region.cycles(p)} if _starred(bench) else {1}) or not _steady(bench)
+    if _steady(bench):
+        cycles = Region.cycles(p) if _starred(bench) or bench.depth == 1 else 1
+        assert _take_each(bench, np.diff(traffic.taken[-p.capacity - 1 :]), cycles)
     assert bench.counters()["live_evictions"] == 0
 
 
