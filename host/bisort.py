@@ -16,7 +16,10 @@ cache line that was asked for some searches earlier. So two sorted sequences are
 merge, and where a window is no longer in the cache, a probe takes little more than the time to read a line.
 Within stripes, which are short, the next 8 keys come first.
 
-Memory: codes, 4 bytes of number, and for every 8th tuple 8 bytes (points) or 24 (boxes).
+Codes of a block are kept as distances from an origin in each column, in 32 bits where all fit: so twice as
+many are in a cache line, and in the cache.
+
+Memory: codes, 4 bytes of number, and for every 8th tuple 4 or 8 bytes (points) or up to 24 (boxes).
 """
 
 from collections.abc import Callable
@@ -28,10 +31,12 @@ import numpy as np
 
 from .columns import Layout
 from .compiled import compiled, inlined, prefetch, spread
-from .nested import HIGHEST, LOWEST, grown, leading, listed, match_boxes, match_points
+from .nested import HIGHEST, LOWEST, above, grown, leading, listed, match_boxes, match_points
 
-#: Tuples per entry of the index: a cache line of keys.
+#: Tuples per entry of the index: a cache line of keys, or half of one.
 PART = 8
+#: Bytes of a cache line.
+LINE = 64
 #: Entries of the index that are looked at together.
 PARTS = 16
 #: How many candidates of a search are tested one by one, as the search for their end goes on.
@@ -150,8 +155,12 @@ def _rebound(keys, heads, first, last, at, value):
 
 
 @compiled
-def _seek_each(keys, ids, heads, first, last, codes, reach, highs, bounded, begin, end, sought, found):
+def _seek_each(
+    keys, ids, heads, origin, first, last, codes, reach, highs, bounded, begin, end, sought, found
+):
     """Searches for each of `codes[begin:end]`, less `reach`; most come in rising order.
+
+    Keys are distances from `origin`.
 
     `sought` gets the places of those codes for which there are keys up to their high bound, and `found` the
     position of the first; returns how many. From one search to the next only the index is walked through.
@@ -160,7 +169,7 @@ def _seek_each(keys, ids, heads, first, last, codes, reach, highs, bounded, begi
     part, final, count = first // PART, (last - 1) // PART, 0
     for i in range(begin, end + FETCHED):
         if i < end:
-            value = codes[i] - min(reach, codes[i])
+            value = above(codes[i] - min(reach, codes[i]), origin)
             # On to the last part whose head is below the value: the first key that is not is in it, or next.
             if part * PART > first and heads[part] >= value:
                 part = min(_rebound(keys, heads, first, last, part * PART, value) // PART, final)
@@ -176,7 +185,7 @@ def _seek_each(keys, ids, heads, first, last, codes, reach, highs, bounded, begi
             prefetch(keys, part * PART)
         if i >= begin + FETCHED:
             k = i - FETCHED
-            value = codes[k] - min(reach, codes[k])
+            value = above(codes[k] - min(reach, codes[k]), origin)
             at = found[k - begin]
             if at >= first and at + PART <= last:
                 at += _below(keys, at, PART, value)
@@ -185,7 +194,7 @@ def _seek_each(keys, ids, heads, first, last, codes, reach, highs, bounded, begi
                 while at < until and keys[at] < value:
                     at += 1
             sought[count], found[count] = k, at
-            hit = at < last and (not bounded or keys[at] <= highs[k])
+            hit = at < last and (not bounded or keys[at] <= above(highs[k], origin))
             count += hit
             # What is listed soon comes into the cache now; no branch, because none could be foretold.
             place = first + (at - first) * hit
@@ -338,47 +347,63 @@ def _widths(boxes, hi):
 
 
 @compiled
-def _merge(one, one_ids, one_offsets, other, other_ids, other_offsets, key, shift, data, ids, offsets):
-    """Merges two sorted blocks with the same splitters; numbers of `other` are raised by `shift`."""
+def _merge(one, other, key, shift, data, ids, offsets):
+    """Merges two sorted blocks with the same splitters; numbers of `other` are raised by `shift`.
+
+    Of each: codes, by how much those of every column are raised, numbers, and where stripes begin.
+    """
+    one, one_raised, one_ids, one_offsets = one
+    other, other_raised, other_ids, other_offsets = other
+    one_key, other_key = one_raised[key], other_raised[key]
     at = 0
     for stripe in range(len(offsets) - 1):
         offsets[stripe] = at
         i, i_end = one_offsets[stripe], one_offsets[stripe + 1]
         j, j_end = other_offsets[stripe], other_offsets[stripe + 1]
         while i < i_end or j < j_end:
-            if j == j_end or (i < i_end and one[key, i] <= other[key, j]):
+            if j == j_end or (i < i_end and one[key, i] + one_key <= other[key, j] + other_key):
                 for column in range(len(data)):
-                    data[column, at] = one[column, i]
+                    data[column, at] = one[column, i] + one_raised[column]
                 ids[at] = one_ids[i]
                 i += 1
             else:
                 for column in range(len(data)):
-                    data[column, at] = other[column, j]
+                    data[column, at] = other[column, j] + other_raised[column]
                 ids[at] = other_ids[j] + shift
                 j += 1
             at += 1
     offsets[-1] = at
 
 
-def _room(columns: int, count: int, key: int) -> np.ndarray:
-    """Space for columns of codes; parts of the column `key` are cache lines."""
-    space = np.empty(columns * count + PART, np.uint64)
-    begin = -(space.ctypes.data // 8 + max(key, 0) * count) % PART
+def _room(columns: int, count: int, key: int, kind: type = np.uint64) -> np.ndarray:
+    """Space for columns of codes; no part of the column `key` lies in two cache lines."""
+    line = LINE // np.dtype(kind).itemsize
+    space = np.empty(columns * count + line, kind)
+    begin = -(space.ctypes.data // space.itemsize + max(key, 0) * count) % line
     return space[begin : begin + columns * count].reshape(columns, count)
+
+
+def _distances(lows: np.ndarray, highs: np.ndarray) -> tuple[np.ndarray, type]:
+    """What codes between these of each column are kept as distances from, and their type."""
+    origins = np.maximum(lows, 1) - np.uint64(1)  # below all, see `above`
+    if (highs - origins < 2**32).all():
+        return origins, np.uint32
+    return np.zeros_like(origins), np.uint64
 
 
 class Sorted:
     """Points or boxes in sorted blocks.
 
-    A block is a stretch of rows in the order they came; `ids` are row numbers less `base`.
+    A block is a stretch of rows in the order they came; `ids` are row numbers less `base`, and `data` codes
+    less `origins`.
     """
 
-    def __init__(self, data, ids, base, order: Order, offsets, lows, highs):
-        self.data, self.ids, self.base, self.order = data, ids, base, order
+    def __init__(self, data, ids, base, origins, order: Order, offsets, lows, highs):
+        self.data, self.ids, self.base, self.origins, self.order = data, ids, base, origins, order
         self.offsets = offsets  #: int64[block, stripe + 1]
         self.lows, self.highs = lows, highs  #: uint64[block, column]
         key = max(order.key, 0)
-        self.heads = data[key, ::PART].copy() if order.key >= 0 else np.empty(0, np.uint64)
+        self.heads = data[key, ::PART].copy() if order.key >= 0 else np.empty(0, data.dtype)
         self.tops = self.widths = None
 
     @classmethod
@@ -406,7 +431,7 @@ class Sorted:
             ),
             threads,
         )
-        return cls(data, ids, base, order, offsets, lows, highs)
+        return cls(data, ids, base, np.zeros(len(data), np.uint64), order, offsets, lows, highs)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -414,19 +439,18 @@ class Sorted:
     def points(self) -> tuple:
         """What `boxes_find_points` takes."""
         order = self.order
-        return (
-            self.data, self.ids, self.base, self.offsets, order.key, order.stripe, order.splitters, self.heads
-        )  # fmt: skip
+        searched = order.key, order.stripe, order.splitters, self.heads
+        return self.data, self.ids, self.base, self.origins, self.offsets, *searched
 
     def boxes(self) -> tuple:
         """What `points_find_boxes` takes."""
-        data, ids, base, offsets, *rest = self.points()
-        return (data, ids, base, offsets[0], *rest, self.tops, *self.widths)
+        *what, offsets, key, stripe, splitters, heads = self.points()
+        return *what, offsets[0], key, stripe, splitters, heads, self.tops, *self.widths
 
     @property
     def bytes(self) -> int:
         """Bytes in use, index included."""
-        parts = [self.data, self.ids, self.offsets, self.heads, self.lows, self.highs]
+        parts = [self.data, self.ids, self.origins, self.offsets, self.heads, self.lows, self.highs]
         return sum(part.nbytes for part in [*parts, *(self.tops or ()), *(self.widths or ())])
 
     def with_tops(self, layout: Layout) -> "Sorted":
@@ -434,36 +458,37 @@ class Sorted:
         parts, stripes = len(self.heads), self.offsets.shape[1] - 1
         tops, rising = np.empty((2, parts), np.uint64)
         stripe_tops, stripe_rising = np.empty((2, stripes), np.uint64)
-        highs = [
-            self.data[layout.hi[d]] if layout.hi[d] >= 0 else np.full(len(self), HIGHEST)
-            for d in (max(self.order.key, 0), max(self.order.stripe, 0))
-        ]
+        bounds = [layout.hi[max(d, 0)] for d in (self.order.key, self.order.stripe)]
+        highs = [self.data[hi] if hi >= 0 else np.full(len(self), HIGHEST) for hi in bounds]
         _index(self.offsets[0], *highs, self.heads, tops, rising, stripe_tops, stripe_rising)
         self.tops = tops, rising, stripe_tops, stripe_rising
+        for array, hi in zip(self.tops, np.repeat(bounds, 2)):
+            array += self.origins[hi] if hi >= 0 else LOWEST
         if self.widths is None:
             self.widths = _widths(self.data, layout.hi)
         return self
 
+    def packed(self) -> "Sorted":
+        """The only block, with codes in as few bits as they take."""
+        origins, kind = _distances(self.lows[0], self.highs[0])
+        if kind is np.uint64:
+            return self
+        data = _room(*self.data.shape, self.order.key, kind)
+        np.subtract(self.data, origins[:, None], out=data, casting="unsafe")
+        made = Sorted(data, self.ids, self.base, origins, self.order, self.offsets, self.lows, self.highs)
+        made.tops, made.widths = self.tops, self.widths
+        return made
+
     def merged(self, other: "Sorted") -> "Sorted":
         """This and a later one, both of one block, as one block."""
         count = len(self) + len(other)
-        data, ids = _room(len(self.data), count, self.order.key), np.empty(count, np.uint32)
-        offsets = np.empty_like(self.offsets)
-        _merge(
-            self.data,
-            self.ids,
-            self.offsets[0],
-            other.data,
-            other.ids,
-            other.offsets[0],
-            self.order.key,
-            np.uint32(other.base - self.base),
-            data,
-            ids,
-            offsets[0],
-        )
         lows, highs = np.minimum(self.lows, other.lows), np.maximum(self.highs, other.highs)
-        merged = Sorted(data, ids, self.base, self.order, offsets, lows, highs)
+        origins, kind = _distances(lows[0], highs[0])
+        data, ids = _room(len(self.data), count, self.order.key, kind), np.empty(count, np.uint32)
+        offsets = np.empty_like(self.offsets)
+        both = ((run.data, run.origins - origins, run.ids, run.offsets[0]) for run in (self, other))
+        _merge(*both, self.order.key, np.uint32(other.base - self.base), data, ids, offsets[0])
+        merged = Sorted(data, ids, self.base, origins, self.order, offsets, lows, highs)
         if self.widths:
             (narrow, wide), (other_narrow, other_wide) = self.widths, other.widths
             merged.widths = np.minimum(narrow, other_narrow), np.maximum(wide, other_wide)
@@ -476,8 +501,9 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
 
     A task is a block of points, the first box and the one after the last, and the dimensions to test.
     """
-    data, ids, base, offsets, key, stripe, splitters, heads = points
+    data, ids, base, origins, offsets, key, stripe, splitters, heads = points
     box_data, box_ids, box_base = boxes
+    origin = origins[max(key, 0)]
     out_r, out_s = np.empty(1024 * pairs, np.int64), np.empty(1024 * pairs, np.int64)
     found = 0
     keys, lows, highs = data[max(key, 0)], box_data[max(key, 0)], box_data[hi[max(key, 0)]]
@@ -501,15 +527,16 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
             if searched:
                 first, last = offsets[block, 0], offsets[block, 1]
                 count = _seek_each(
-                    keys, ids, heads, first, last, lows, LOWEST, highs, bounded, ahead, until, sought, starts
+                    keys, ids, heads, origin, first, last, lows, LOWEST, highs, bounded, ahead, until,
+                    sought, starts,
                 )  # fmt: skip
             for i in range(count):
                 box = sought[i] if searched else ahead + i
                 number = box_base + box_ids[box]
-                one_low, two_low = one_lows[box], two_lows[box]
-                one_high = one_highs[box] if one_bounded else HIGHEST
-                two_high = two_highs[box] if two_bounded else HIGHEST
-                low, high = lows[box], highs[box] if bounded else HIGHEST
+                one_low, two_low = above(one_lows[box], origins[one]), above(two_lows[box], origins[two])
+                one_high = above(one_highs[box], origins[one]) if one_bounded else HIGHEST
+                two_high = above(two_highs[box], origins[two]) if two_bounded else HIGHEST
+                low, high = above(lows[box], origin), above(highs[box], origin) if bounded else HIGHEST
                 if stripes > 1:
                     lowest_stripe = stripe_of(splitters, box_data[stripe, box])
                     highest_stripe = stripes - 1
@@ -536,9 +563,9 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
                                 for c in range(len(rest)):
                                     k = rest[c]
                                     code = data[k, first]
-                                    inside = code >= box_data[k, box]
+                                    inside = code >= above(box_data[k, box], origins[k])
                                     if hi[k] >= 0:
-                                        inside &= code <= box_data[hi[k], box]
+                                        inside &= code <= above(box_data[hi[k], box], origins[k])
                                     fits &= inside != negated[k]
                             if pairs:
                                 out_r[found] = base + ids[first]
@@ -550,7 +577,7 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
                         last = after(keys, heads, first, last, first, high)
                     if first < last:
                         out_r, out_s, found = match_points(
-                            data, ids, base, first, last, box_data, box, hi, negated, checks, number,
+                            data, ids, base, origins, first, last, box_data, box, hi, negated, checks, number,
                             (out_r, out_s), found, pairs,
                         )  # fmt: skip
     return out_r[: found * pairs], out_s[: found * pairs], found
@@ -559,7 +586,8 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
 @compiled
 def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     """The pairs of the points `begin .. end - 1` with a block of boxes, testing the dimensions `wanted`."""
-    data, ids, base, offsets, key, stripe, splitters, heads, index, narrowest, widest = boxes
+    data, ids, base, origins, offsets, key, stripe, splitters, heads, index, narrowest, widest = boxes
+    origin = origins[max(key, 0)]
     tops, rising, stripe_tops, stripe_rising = index
     point_data, point_ids, point_base = points
     out_r, out_s = np.empty(1024 * pairs, np.int64), np.empty(1024 * pairs, np.int64)
@@ -575,6 +603,7 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     one, two, rest = leading(checks, negated, max(key, 0))
     one_lows, one_highs, one_codes = data[one], data[hi[one]], point_data[one]
     two_lows, two_highs, two_codes = data[two], data[hi[two]], point_data[two]
+    one_origin, one_top, two_origin, two_top = origins[one], origins[hi[one]], origins[two], origins[hi[two]]
     one_width, one_even = widest[one], narrowest[one] == widest[one]
     two_width, two_even = widest[two], narrowest[two] == widest[two]
     for ahead in range(begin, end, AHEAD):
@@ -583,13 +612,15 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
         if searched:
             first, last = offsets[0], offsets[1]
             count = _seek_each(
-                keys, ids, heads, first, last, codes, reach, codes, True, ahead, until, sought, starts
+                keys, ids, heads, origin, first, last, codes, reach, codes, True, ahead, until, sought, starts
             )  # fmt: skip
         for i in range(count):
             point = sought[i] if searched else ahead + i
             number = point_base + point_ids[point]
-            code, one_code, two_code = codes[point], one_codes[point], two_codes[point]
-            low = code - min(reach, code)
+            code, above_lows = codes[point], above(codes[point], origin)
+            one_code, one_reached = above(one_codes[point], one_origin), above(one_codes[point], one_top)
+            two_code, two_reached = above(two_codes[point], two_origin), above(two_codes[point], two_top)
+            low = above(code - min(reach, code), origin)
             top = stripe_of(splitters, point_data[stripe, point]) if stripes > 1 else 0
             for q in range(top, -1, -1):
                 if stripes > 1:
@@ -608,25 +639,27 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
                     near = min(first + SHORT, last)
                     if not len(checks):
                         first, found = _take(
-                            keys, code, ids, base, number, out_s, out_r, first, near, found, pairs
+                            keys, above_lows, ids, base, number, out_s, out_r, first, near, found, pairs
                         )  # fmt: skip
-                    while first < near and keys[first] <= code:
+                    while first < near and keys[first] <= above_lows:
                         fits = one_lows[first] <= one_code
                         if one_even:
                             fits &= one_code - one_lows[first] <= one_width
                         else:
-                            fits &= one_code <= one_highs[first]
+                            fits &= one_reached <= one_highs[first]
                         fits &= two_lows[first] <= two_code
                         if two_even:
                             fits &= two_code - two_lows[first] <= two_width
                         else:
-                            fits &= two_code <= two_highs[first]
+                            fits &= two_reached <= two_highs[first]
                         if fits and len(rest):
                             for c in range(len(rest)):
                                 k = rest[c]
-                                inside = data[k, first] <= point_data[k, point]
+                                inside = data[k, first] <= above(point_data[k, point], origins[k])
                                 if hi[k] >= 0:
-                                    inside &= point_data[k, point] <= data[hi[k], first]
+                                    inside &= (
+                                        above(point_data[k, point], origins[hi[k]]) <= data[hi[k], first]
+                                    )
                                 fits &= inside != negated[k]
                         if pairs:
                             out_r[found] = number
@@ -635,7 +668,7 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
                         first += 1
                     if first < near or first == last:
                         continue
-                    last = after(keys, heads, first, last, first, code)
+                    last = after(keys, heads, first, last, first, above_lows)
                 # Parts that reach the point are tested together as long as they stand side by side.
                 while first < last:
                     begins = first
@@ -650,8 +683,8 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
                             part -= 1
                         begins = max(first, part * PART)
                     out_r, out_s, found = match_boxes(
-                        data, ids, base, begins, last, point_data, point, hi, negated, checks, number,
-                        (out_r, out_s), found, pairs,
+                        data, ids, base, origins, begins, last, point_data, point, hi, negated, checks,
+                        number, (out_r, out_s), found, pairs,
                     )  # fmt: skip
                     last = begins
     return out_r[: found * pairs], out_s[: found * pairs], found
@@ -716,6 +749,7 @@ class BiSort:
         return block.with_tops(self._layout) if self._boxes else block
 
     def _add(self, run: Sorted) -> None:
+        run = run.packed()
         while self._blocks and (not self._levelled or len(self._blocks[-1]) <= 2 * len(run)):
             run = self._blocks.pop().merged(run)
             if self._boxes:

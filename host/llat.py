@@ -41,6 +41,7 @@ class Table:
             np.arange(entries, dtype=np.int32),  # the last entry of the partition that begins here
             np.zeros(entries, np.int32),  # tuples in the entry
             np.array([self.partitions if reserved else 0]),  # the first unused entry
+            np.zeros(columns, np.uint64),  # codes are kept as they are: distances from 0
         )
 
     @property
@@ -51,14 +52,14 @@ class Table:
     @property
     def used(self) -> int:
         """Bytes of codes and numbers that tuples take up."""
-        data, _, _, _, count, _ = self.arrays
+        data, _, _, _, count, *_ = self.arrays
         return int(count.sum()) * (8 * len(data) + ID_BYTES)
 
 
 @inlined
 def put(table, size, entry, columns, at, number):
     """Adds a tuple to the partition that begins at `entry`; False if no entry is left for it."""
-    data, ids, following, last, count, unused = table
+    data, ids, following, last, count, unused, _ = table
     tail = last[entry]
     if count[tail] == size:
         if unused[0] == len(following):
@@ -79,12 +80,12 @@ def partition_meets_box(
     table, size, entry, base, boxes, box, hi, negated, checks, number, outs, found, pairs
 ):
     """Tests the points of a partition against a box; see `match_points`."""
-    data, ids, following, _, count, _ = table
+    data, ids, following, _, count, _, origins = table
     out_r, out_s = outs
     while entry >= 0:
         first = entry * size
         out_r, out_s, found = match_points(
-            data, ids, base, first, first + count[entry], boxes, box, hi, negated, checks, number,
+            data, ids, base, origins, first, first + count[entry], boxes, box, hi, negated, checks, number,
             (out_r, out_s), found, pairs,
         )  # fmt: skip
         entry = following[entry]
@@ -96,12 +97,12 @@ def partition_meets_point(
     table, size, entry, base, points, point, hi, negated, checks, number, outs, found, pairs
 ):
     """Tests the boxes of a partition against a point; see `match_boxes`."""
-    data, ids, following, _, count, _ = table
+    data, ids, following, _, count, _, origins = table
     out_r, out_s = outs
     while entry >= 0:
         first = entry * size
         out_r, out_s, found = match_boxes(
-            data, ids, base, first, first + count[entry], points, point, hi, negated, checks, number,
+            data, ids, base, origins, first, first + count[entry], points, point, hi, negated, checks, number,
             (out_r, out_s), found, pairs,
         )  # fmt: skip
         entry = following[entry]

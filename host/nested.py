@@ -14,6 +14,15 @@ TILE = 512
 LOWEST, HIGHEST = np.uint64(0), np.uint64(2**64 - 1)
 
 
+@inlined
+def above(code, origin):
+    """How far a code is above an origin, 0 if it is not: what is kept as distances is compared with that.
+
+    Origins are below all that is kept, unless they are 0. So 0 is below all distances, as `code` is then.
+    """
+    return max(code, origin) - origin
+
+
 @compiled
 def listed(mask, count):
     """The dimensions whose bit is set in `mask`."""
@@ -37,10 +46,13 @@ def grown(array, used, wanted):
 
 
 @compiled
-def match_points(points, ids, base, first, last, boxes, box, hi, negated, checks, number, outs, found, pairs):
+def match_points(
+    points, ids, base, origins, first, last, boxes, box, hi, negated, checks, number, outs, found, pairs
+):
     """Tests the points `first .. last - 1` against a box; returns the numbers found so far, and how many.
 
-    With `pairs`, `outs` holds the `found` numbers of points and of boxes before these, and grows.
+    Points are kept as distances from `origins`. With `pairs`, `outs` holds the `found` numbers of points
+    and of boxes before these, and grows.
     """
     out_r, out_s = outs
     mask = np.empty(TILE, np.uint8)
@@ -53,8 +65,9 @@ def match_points(points, ids, base, first, last, boxes, box, hi, negated, checks
         mask[:count] = 1
         for c in range(len(checks)):
             k = checks[c]
-            column, lowest, differs = points[k, begin : begin + count], boxes[k, box], np.uint8(negated[k])
-            highest = HIGHEST if hi[k] < 0 else boxes[hi[k], box]
+            column, differs = points[k, begin : begin + count], np.uint8(negated[k])
+            lowest = above(boxes[k, box], origins[k])
+            highest = HIGHEST if hi[k] < 0 else above(boxes[hi[k], box], origins[k])
             for i in range(count):
                 mask[i] &= np.uint8((column[i] >= lowest) & (column[i] <= highest)) ^ differs
         if pairs:
@@ -69,7 +82,7 @@ def match_points(points, ids, base, first, last, boxes, box, hi, negated, checks
 
 @compiled
 def match_boxes(
-    boxes, ids, base, first, last, points, point, hi, negated, checks, number, outs, found, pairs
+    boxes, ids, base, origins, first, last, points, point, hi, negated, checks, number, outs, found, pairs
 ):
     """Tests the boxes `first .. last - 1` against a point; see `match_points`."""
     out_r, out_s = outs
@@ -83,14 +96,15 @@ def match_boxes(
         mask[:count] = 1
         for c in range(len(checks)):
             k = checks[c]
-            lows, code, differs = boxes[k, begin : begin + count], points[k, point], np.uint8(negated[k])
+            lows, differs = boxes[k, begin : begin + count], np.uint8(negated[k])
+            code = above(points[k, point], origins[k])
             if hi[k] < 0:
                 for i in range(count):
                     mask[i] &= np.uint8(lows[i] <= code) ^ differs
             else:
-                highs = boxes[hi[k], begin : begin + count]
+                highs, reached = boxes[hi[k], begin : begin + count], above(points[k, point], origins[hi[k]])
                 for i in range(count):
-                    mask[i] &= np.uint8((lows[i] <= code) & (code <= highs[i])) ^ differs
+                    mask[i] &= np.uint8((lows[i] <= code) & (reached <= highs[i])) ^ differs
         if pairs:
             for i in range(count):
                 out_r[found] = number

@@ -124,7 +124,7 @@ def _add_child(tree, path, separator, child):
 @compiled
 def _split(tree, table, size, path, leaf, key, hi_key):
     """Splits a full leaf with different keys in two; False if no entry is left for that."""
-    data, ids, following, last, count, unused = table
+    data, ids, following, last, count, unused, _ = table
     leaf_next, leaf_lows, leaf_highs, leaf_tops = tree[5], tree[6], tree[7], tree[8]
     total, entries, entry = 0, 0, leaf
     while entry >= 0:

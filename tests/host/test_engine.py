@@ -294,14 +294,27 @@ def test_a_search_may_begin_anywhere(highest, rng):
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-@pytest.mark.parametrize("highest", [3, 200, 2**64 - 1])
-def test_searches_that_go_ahead_find_what_single_ones_do(highest, ordered, rng):
+@pytest.mark.parametrize(
+    "lowest, highest, kind",
+    [
+        (0, 3, np.uint64),
+        (0, 200, np.uint64),
+        (0, 2**64 - 1, np.uint64),
+        (0, 200, np.uint32),
+        (1000, 1200, np.uint32),
+        (2**64 - 2**32 + 1, 2**64 - 1, np.uint32),
+    ],
+)
+def test_searches_that_go_ahead_find_what_single_ones_do(lowest, highest, kind, ordered, rng):
     """In stretches of any length, for codes in any order: only those that have keys are told."""
-    keys = np.sort(rng.integers(0, highest, 700, np.uint64, endpoint=True))
-    heads, ids = keys[::PART].copy(), np.arange(len(keys), dtype=np.uint32)
+    keys = np.sort(rng.integers(lowest, highest, 700, np.uint64, endpoint=True))
+    origin = np.uint64(max(lowest, 1) - 1 if kind is np.uint32 else 0)
+    kept = (keys - origin).astype(kind)
+    heads, ids = kept[::PART].copy(), np.arange(len(keys), dtype=np.uint32)
+    around = max(lowest - 60, 0), min(highest + 60, 2**64 - 1)
     for _ in range(300):
         first, last = np.sort(rng.integers(0, len(keys) + 1, 2))
-        codes = rng.integers(0, highest, rng.integers(1, 300), np.uint64, endpoint=True)
+        codes = rng.integers(*around, rng.integers(1, 300), np.uint64, endpoint=True)
         if ordered:
             codes.sort()
         highs = codes + np.minimum(rng.integers(0, 50, len(codes), np.uint64), np.uint64(2**64 - 1) - codes)
@@ -309,7 +322,7 @@ def test_searches_that_go_ahead_find_what_single_ones_do(highest, ordered, rng):
         begin = int(rng.integers(0, len(codes)))
         sought, found = np.empty((2, len(codes)), np.int64)
         rest = bounded, begin, len(codes), sought, found
-        count = _seek_each(keys, ids, heads, first, last, codes, reach, highs, *rest)
+        count = _seek_each(kept, ids, heads, origin, first, last, codes, reach, highs, *rest)
         lows = codes - np.minimum(reach, codes)
         wanted = [
             (code, at)
@@ -317,6 +330,54 @@ def test_searches_that_go_ahead_find_what_single_ones_do(highest, ordered, rng):
             if code >= begin and at < last and (not bounded or keys[at] <= highs[code])
         ]
         assert list(zip(sought[:count], found[:count])) == wanted
+
+
+@pytest.mark.parametrize("boxes", [False, True])
+@pytest.mark.parametrize("widths", [(5, 5), (0, 40)])
+@pytest.mark.parametrize(
+    "begins, kinds",
+    [
+        ([0, 0, 100], [np.uint32]),
+        ([2**64 - 10_000, 2**64 - 2**32, 2**64 - 20_000], [np.uint32]),
+        ([10**12, 10**12 + 2**32 - 9_050], [np.uint32]),
+        ([10**12, 10**12 + 2**32], [np.uint64]),  # too far apart for 32 bits, though each fits
+        ([2**64 - 10_000, 0, 5_000], [np.uint64]),
+    ],
+)
+@pytest.mark.parametrize("stripe", [-1, 1])
+def test_blocks_of_distances_find_what_codes_do(begins, kinds, widths, boxes, stripe, rng):
+    """Merged blocks of near and far codes, probed around and beyond them, against comparing all."""
+    layout = Layout.of([SpecDimension("", Test.BAND), SpecDimension("", Test.BAND)])
+    rows, span, most = 2 * BUFFER, 8_999, 0
+
+    def made(begin: int, is_boxes: bool, count: int) -> np.ndarray:
+        lows = rng.integers(0, 300, (2, count)).astype(np.uint64) + np.uint64(begin)
+        lows[:, 0] = begin + span
+        if not is_boxes:
+            return lows
+        highs = lows + np.minimum(rng.integers(widths[0], widths[1] + 1, lows.shape).astype(np.uint64), ~lows)
+        return np.concatenate([lows, highs])
+
+    splitters = np.sort(np.array([begin + 150 for begin in begins], np.uint64))
+    order = Order(0, stripe, splitters if stripe >= 0 else np.empty(0, np.uint64))
+    kept = BiSort(layout, boxes, order, 0)
+    blocks = [made(begin, boxes, rows) for begin in begins]
+    for k, block in enumerate(blocks):
+        numbers = np.arange(rows * k, rows * (k + 1), dtype=np.uint32)
+        assert kept.insert(Sorted.build(block, numbers, 0, np.array([0, rows]), order), 0, rows) == rows
+    kept.seal()
+    assert [block.data.dtype for block in kept._all()] == kinds
+    stored = np.concatenate(blocks, axis=1)
+    for begin in [*begins, 0, min(begins) // 2, 2**64 - 1 - span]:
+        batch = made(begin, not boxes, 300)
+        probe = Sorted.build(batch, np.arange(300, dtype=np.uint32), 0, np.array([0, 300]), order)
+        points, box = (batch, stored) if boxes else (stored, batch)
+        fits = (box[:2, :, None] <= points[:, None, :]) & (points[:, None, :] <= box[2:, :, None])
+        wanted = {(int(point), int(one)) for one, point in np.argwhere(fits.all(axis=0))}
+        (found,) = (part.meet(probe, 0, 300, 3, True) for part in kept.parts())
+        assert found[2] == len(wanted) and set(zip(found[0].tolist(), found[1].tolist())) == wanted
+        most = max(most, len(wanted))
+    assert most > 20
 
 
 def test_levels_double_and_the_plain_array_is_one(rng):
