@@ -173,8 +173,8 @@ def steady(rate: int, values: int, highest: int, margin: int, window: int, perio
     """Full windows of `window` seconds at `rate` tuples a second per stream; then subwindows more are timed.
 
     So everything that happens to a tuple is counted: every second's tuples are a batch that is joined and
-    inserted, and a subwindow is completed and another dropped. With several periods, that of each batch counts
-    which took least in its place.
+    inserted, and a subwindow is completed and another dropped. With several periods, the least time of each
+    batch's place in them counts.
     """
     source = Source(values, highest, margin, window * SECOND, rate)
     engine = source.engine()
