@@ -9,9 +9,6 @@ from hw.parameters import Parameters
 
 from .placement import Placement
 
-#: Architectures in which a tuple takes as many cycles as a lane has places to compare it with.
-_SCANNING = ("handshake", "opblock", "splitjoin")
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -28,15 +25,27 @@ class Estimate:
         return self.halo / max(self.rows, 1)
 
     def runs(self, parameters: Parameters) -> tuple[int, int]:
-        """About how many tiles a device goes through, and how many cycles it takes."""
+        """About how many tiles a device goes through, and in the time of how many tuples."""
         each = (self.rows + self.halo) / self.tasks
         if self.live <= parameters.capacity:
             tiles, moved = 1, each
         else:
             tiles = max(1, -(-int(each / 2) // parameters.capacity))
             moved = tiles * (2 * parameters.capacity + self.live)
-        cycles = (moved + tiles * parameters.capacity) * (parameters.segment // parameters.lanes)
-        return tiles * self.tasks, int(cycles * self.tasks)
+        return tiles * self.tasks, int((moved + tiles * parameters.capacity) * self.tasks)
+
+
+def cycles_per_tuple(parameters: Parameters) -> int | None:
+    """About how many a tuple takes in full windows: a core's rows; None if that is up to what it finds."""
+    rows = parameters.segment // parameters.lanes
+    match parameters.architecture:
+        case "bisort":
+            return None
+        case "lowlatency":
+            return None if parameters.index else max(rows, 2)
+        case "scalejoin":
+            return rows + 1
+    return rows
 
 
 def explained(
@@ -83,12 +92,16 @@ def explained(
     if isinstance(estimate, Estimate):
         halo = f"{estimate.halo:,} rows, {estimate.overhead:.1%} of {estimate.rows:,}"
         told = [("tasks", f"{estimate.tasks:,}", ""), ("halo", halo, "what tasks read besides their own")]
-        if placement.parameters and placement.parameters.architecture in _SCANNING:
-            tiles, cycles = estimate.runs(placement.parameters)
-            live = (
-                f"windows hold about {estimate.live:,.0f} rows, the device {placement.parameters.capacity:,}"
+        if parameters := placement.parameters:
+            tiles, tuples = estimate.runs(parameters)
+            live = f"windows hold about {estimate.live:,.0f} rows, the device {parameters.capacity:,}"
+            each = cycles_per_tuple(parameters)
+            cycles = (
+                ("not known", "they depend on what is found")
+                if each is None
+                else (f"about {tuples * each:,}", "")
             )
-            told += [("tiles", f"about {tiles:,}", live), ("cycles", f"about {cycles:,}", "")]
+            told += [("tiles", f"about {tiles:,}", live), ("cycles", *cycles)]
         table += told
     else:
         table.append(("halo, tiles, cycles", "not known yet", estimate))
