@@ -37,6 +37,8 @@ from .nested import HIGHEST, LOWEST, above, grown, leading, listed, match_boxes,
 PART = 8
 #: Bytes of a cache line.
 LINE = 64
+#: Tuples from which on codes are kept as distances: fewer are in the cache anyway.
+PACKED = 8192
 #: Entries of the index that are looked at together.
 PARTS = 16
 #: How many candidates of a search are tested one by one, as the search for their end goes on.
@@ -383,12 +385,13 @@ def _room(columns: int, count: int, key: int, kind: type = np.uint64) -> np.ndar
     return space[begin : begin + columns * count].reshape(columns, count)
 
 
-def _distances(lows: np.ndarray, highs: np.ndarray) -> tuple[np.ndarray, type]:
-    """What codes between these of each column are kept as distances from, and their type."""
-    origins = np.maximum(lows, 1) - np.uint64(1)  # below all, see `above`
-    if (highs - origins < 2**32).all():
-        return origins, np.uint32
-    return np.zeros_like(origins), np.uint64
+def _distances(lows: np.ndarray, highs: np.ndarray, count: int) -> tuple[np.ndarray, type]:
+    """What `count` codes between these of each column are kept as distances from, and their type."""
+    if count >= PACKED:
+        origins = np.maximum(lows, 1) - np.uint64(1)  # below all, see `above`
+        if (highs - origins < 2**32).all():
+            return origins, np.uint32
+    return np.zeros_like(lows), np.uint64
 
 
 class Sorted:
@@ -465,12 +468,13 @@ class Sorted:
         for array, hi in zip(self.tops, np.repeat(bounds, 2)):
             array += self.origins[hi] if hi >= 0 else LOWEST
         if self.widths is None:
+            assert not self.origins.any(), "widths of codes, not of distances"
             self.widths = _widths(self.data, layout.hi)
         return self
 
     def packed(self) -> "Sorted":
         """The only block, with codes in as few bits as they take."""
-        origins, kind = _distances(self.lows[0], self.highs[0])
+        origins, kind = _distances(self.lows[0], self.highs[0], len(self))
         if kind is np.uint64:
             return self
         data = _room(*self.data.shape, self.order.key, kind)
@@ -483,7 +487,7 @@ class Sorted:
         """This and a later one, both of one block, as one block."""
         count = len(self) + len(other)
         lows, highs = np.minimum(self.lows, other.lows), np.maximum(self.highs, other.highs)
-        origins, kind = _distances(lows[0], highs[0])
+        origins, kind = _distances(lows[0], highs[0], count)
         data, ids = _room(len(self.data), count, self.order.key, kind), np.empty(count, np.uint32)
         offsets = np.empty_like(self.offsets)
         both = ((run.data, run.origins - origins, run.ids, run.offsets[0]) for run in (self, other))

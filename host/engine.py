@@ -47,7 +47,7 @@ KEPT_SAMPLE, NEW_SAMPLE = 512, 4096
 #: Tuples up to which one thread has probed or sorted before another has begun.
 ALONE = 8192
 #: Tuples after which shares are measured again, if a subwindow has begun since.
-MEASURED_FOR = 8192
+MEASURED_FOR = 2**15
 #: How much the newest batch counts in the average of batch sizes.
 RECENT = 0.1
 

@@ -65,21 +65,23 @@ class ValueDimension:
 
     def boxes(self, disjunct: int, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The bounds of each S row's box, and whether it holds any point at all."""
-        lo = np.zeros(rows.length, np.uint64)
-        hi = np.full(rows.length, encoding.HIGHEST)
+        lo, hi = np.zeros(rows.length, np.uint64), np.full(rows.length, encoding.HIGHEST)
         keep = np.ones(rows.length, bool)
         if self.negated:
             return self._outside(disjunct, rows, hi, lo, keep)
         for term in self.uses.get(disjunct, ()):
             bound = evaluate(term.bound, rows)
-            keep &= bound.is_valid().to_numpy(zero_copy_only=False)
+            if bound.null_count:
+                keep &= bound.is_valid().to_numpy(zero_copy_only=False)
             strict = term.op in ("lt", "gt")
             if term.op in _LOWER:
                 code, none = encoding.lower(bound, self.point.type, strict)
-                lo, keep = np.maximum(lo, code), keep & ~none
+                np.maximum(lo, code, out=lo)
+                keep &= ~none
             if term.op in _UPPER:
                 code, none = encoding.upper(bound, self.point.type, strict)
-                hi, keep = np.minimum(hi, code), keep & ~none
+                np.minimum(hi, code, out=hi)
+                keep &= ~none
         return lo, hi, keep & (lo <= hi)
 
     def _outside(self, disjunct, rows, lo, hi, keep):

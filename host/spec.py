@@ -230,6 +230,8 @@ class JoinSpec:
 
     def _check(self, table: pa.Table, side: str) -> None:
         """Refuse rows that are not of the schema this spec was made for, in the columns it reads."""
+        if table.schema.equals(self.schemas[side]):
+            return
         for name in sorted(self.needed(side)):
             planned = self.schemas[side].field(name).type
             found = table.schema.field(name).type if name in table.schema.names else None

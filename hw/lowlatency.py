@@ -51,10 +51,10 @@ class LowLatency(wiring.Component):
       for each node of the tree where it was another's turn;
     - throughput is one tuple every `rows` cycles if all are of one stream, where `rows` hold what a node
       stores of the other: `s_segment / lanes` for tuples of R, `segment / lanes` for those of S, rounded up,
-      or one more where the oldest tuple is not the first in its row. Tuples in flight take another. An
-      R tuple takes two at least, and up to `1 / cores` more: the last node is told of its expedition's end
-      and of its expiry, and where these are for itself, tuples wait. Tuples of R and of S are compared at the
-      same time;
+      or one more where the oldest tuple is not the first in its row. Tuples in flight take another. With full
+      windows it is two at least, and up to `1 / cores` more: the last node is told of each R tuple's end and
+      expiry, and of each S tuple's acknowledgement or expiry. Tuples of R and of S are compared at the same
+      time;
     - a flush of an idle chain takes `flush_cycles(parameters)` cycles.
 
     With `stallable`, for tests, there is a stream `stalls`: a word holds up those channels whose bits are

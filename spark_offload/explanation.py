@@ -6,6 +6,7 @@ from tabulate import tabulate
 
 from host.spec import JoinSpec
 from hw.parameters import Parameters
+from hw.region import Region
 
 from .placement import Placement
 
@@ -37,15 +38,15 @@ class Estimate:
 
 def cycles_per_tuple(parameters: Parameters) -> int | None:
     """About how many a tuple takes in full windows: a core's rows; None if that is up to what it finds."""
-    rows = parameters.segment // parameters.lanes
     match parameters.architecture:
         case "bisort":
             return None
         case "lowlatency":
-            return None if parameters.index else max(rows, 2)
-        case "scalejoin":
-            return rows + 1
-    return rows
+            longer = max(parameters.segment, parameters.s_segment)
+            return None if parameters.index else max(-(-longer // parameters.lanes), 2)
+        case "splitjoin" | "scalejoin":
+            return Region.cycles(parameters)
+    return parameters.segment // parameters.lanes
 
 
 def explained(

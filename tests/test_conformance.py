@@ -296,6 +296,7 @@ def test_cpu(structure, condition, window, rng, monkeypatch):
     monkeypatch.setattr("host.choice.STRIPED_FROM", int(rng.choice([0, 48])))
     monkeypatch.setattr("host.choice.LEAST_IN_STRIPE", 1)
     monkeypatch.setattr("host.bisort.BUFFER", int(rng.choice([1, 16])))
+    monkeypatch.setattr("host.bisort.PACKED", int(rng.choice([1, 8192])))
     given = problem(rng, SIZES[rng.choice(list(SIZES))](p), condition, window, p)
     arrivals = given.spec.arrange(given.r, given.s)
     threads = int(rng.integers(1, 3))

@@ -159,7 +159,8 @@ async def what_is_behind_the_horizon_costs_nothing(dut):
     bench = await Testbench.start(dut)
     p = bench.parameters
     boxes = bench.boxes(np.zeros(p.capacity, bool))
-    points = bench.points(2 * p.capacity + 20 + _queued(bench))
+    last = p.capacity + 20 * (p.inputs or 0)
+    points = bench.points(2 * last + 20 + _queued(bench))
     words = [boxes, bench.horizon(Kind.HORIZON_S, p.capacity), bench.mark(1)]
     await bench.exchange(np.concatenate(words), until=1)
     for id in range(2, 2 + 2 * bench.depth):  # while rows expire
@@ -167,7 +168,7 @@ async def what_is_behind_the_horizon_costs_nothing(dut):
     traffic = await bench.exchange(points, until=None)
     if _steady(bench):
         cycles = Region.cycles(p) if _starred(bench) or bench.depth == 1 else 1
-        assert _take_each(bench, np.diff(traffic.taken[-p.capacity - 1 :]), cycles)
+        assert _take_each(bench, np.diff(traffic.taken[-last - 1 :]), cycles)
     assert bench.counters()["live_evictions"] == 0
 
 

@@ -92,6 +92,7 @@ def test_pairs(structure, shape, values, rng, monkeypatch):
     monkeypatch.setattr("host.choice.STRIPED_FROM", int(rng.choice([0, 48])))
     monkeypatch.setattr("host.engine.ALONE", int(rng.choice([0, 8192])))
     monkeypatch.setattr("host.engine.MEASURED_FOR", int(rng.choice([0, 8192])))
+    monkeypatch.setattr("host.bisort.PACKED", int(rng.choice([1, 8192])))
     count = 1500
     window = tuple(int(size) for size in rng.choice([0, 40, 700, 10**6], 2))
     layout, batches, expected = tuples(rng, shape, values, count, window)
@@ -345,8 +346,9 @@ def test_searches_that_go_ahead_find_what_single_ones_do(lowest, highest, kind, 
     ],
 )
 @pytest.mark.parametrize("stripe", [-1, 1])
-def test_blocks_of_distances_find_what_codes_do(begins, kinds, widths, boxes, stripe, rng):
+def test_blocks_of_distances_find_what_codes_do(begins, kinds, widths, boxes, stripe, rng, monkeypatch):
     """Merged blocks of near and far codes, probed around and beyond them, against comparing all."""
+    monkeypatch.setattr("host.bisort.PACKED", 1)
     layout = Layout.of([SpecDimension("", Test.BAND), SpecDimension("", Test.BAND)])
     rows, span, most = 2 * BUFFER, 8_999, 0
 
