@@ -261,7 +261,9 @@ def _streamed(join: Callable, rows: int, batch: int, limit: int, warm: int) -> d
         table = stream(value, rows, seed)
         (folder / name).mkdir()
         for number, start in enumerate(range(0, rows, batch)):
-            pq.write_table(table.slice(start, batch), folder / name / f"{number:06}.parquet")
+            path = folder / name / f"{number:06}.parquet"
+            pq.write_table(table.slice(start, batch), path)
+            os.utime(path, (number, number))  # Spark takes files by age, in milliseconds
         schema = spark.read.parquet(str(folder / name)).schema
         frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / name))
         # Rows at the beginning of 1970 would be late.
