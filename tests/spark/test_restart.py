@@ -32,7 +32,8 @@ from .shards import SECOND
 from .test_shard import expected, stream
 from .test_streaming import OVERLOADED
 
-FILES, ROWS = 3, 45
+#: Rows in a file, and micro-batches for each kill of the driver, so that others are killed after that.
+ROWS, FILES = 15, 2
 #: Files that Spark writes in a micro-batch or two.
 STEPS = 60
 #: Seconds for all but the kills, and for what follows each.
@@ -47,7 +48,7 @@ def test_killed_at_random_points(tmp_path, rng, request):
     deadline = time.monotonic() + LIMIT + 2 * times * EACH
     if not times:
         pytest.skip("it takes minutes: `make restarts` kills, or --kills says how often")
-    tables = write_streams(tmp_path, rng)
+    tables = write_streams(tmp_path, rng, times * FILES)
     kills, orphans = Counter(), set()
     try:
         while kills["driver"] < times:
@@ -76,20 +77,20 @@ def results(folder: Path) -> Counter:
     return found
 
 
-def write_streams(folder: Path, rng: np.random.Generator) -> list[pa.Table]:
+def write_streams(folder: Path, rng: np.random.Generator, count: int) -> list[pa.Table]:
     """Files of both streams, each a micro-batch, and at the end rows that let all windows pass."""
     tables = []
     for side, value in zip("rs", "xa"):
-        table = stream(rng, value, ROWS).sort_by("ts")
+        table = stream(rng, value, count * ROWS).sort_by("ts")
         (folder / side).mkdir()
-        for k in range(FILES):
+        for k in range(count):
             # Rows are at most a second late, within each file.
-            part = table.slice(k * ROWS // FILES, ROWS // FILES)
+            part = table.slice(k * ROWS, ROWS)
             part = part.take(pa.array(rng.permutation(part.num_rows)))
             pq.write_table(part, folder / side / f"{k}.parquet")
             os.utime(folder / side / f"{k}.parquet", (k, k))  # Spark takes files by their times
         end = {"ts": pa.array([10**9 * SECOND]), value: [None], "k": [None], "id": [-1]}
-        pq.write_table(pa.table(end).cast(table.schema), folder / side / f"{FILES}.parquet")
+        pq.write_table(pa.table(end).cast(table.schema), folder / side / f"{count}.parquet")
         tables.append(table)
     return tables
 
