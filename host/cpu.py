@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .arrival import Arrivals, Side
+from .arrival import Arrivals
 from .choice import checked_structure
 from .columns import Layout
-from .compiled import checked_threads, spread
+from .compiled import checked_threads
 from .continuous import ContinuousSession
-from .engine import ALONE, Batch, Engine
+from .engine import Batch, Engine
 from .output import joined_rows
 from .plan import taken
 from .session import JoinResult, Stats
@@ -104,19 +104,17 @@ class CpuSession(ContinuousSession):
 
     def _batches(self, arrivals: Arrivals, encoded: Encoded, plain: bool) -> tuple[Batch, Batch]:
         """Points and boxes for the engine: numbered by row if `plain`, else by place in `encoded`."""
-        points, boxes, layout = encoded.points, encoded.boxes, self._layout
-
-        def made(columns: Callable, codes: tuple, row: np.ndarray, side: Side) -> Batch:
+        points, boxes = encoded.points, encoded.boxes
+        by_time = self._spec.window.kind == "time"
+        sides = []
+        for columns, row, side in (
+            (self._layout.points(points.codes), points.row, arrivals.r),
+            (self._layout.boxes(boxes.lo, boxes.hi), boxes.row, arrivals.s),
+        ):
             numbers = (row if plain else np.arange(len(row))).astype(np.uint32)
-            age = side.time if self._spec.window.kind == "time" else side.index
-            return Batch(columns(*codes), numbers, 0, *taken([side.place, age], row))
-
-        sides = (
-            (layout.points, (points.codes,), points.row, arrivals.r),
-            (layout.boxes, (boxes.lo, boxes.hi), boxes.row, arrivals.s),
-        )
-        r, s = spread(made, sides, self._threads if len(points.row) + len(boxes.row) > ALONE else 1)
-        return r, s
+            age = side.time if by_time else side.index
+            sides.append(Batch(columns, numbers, 0, *taken([side.place, age], row)))
+        return sides[0], sides[1]
 
     def _run(self, batches: tuple[Batch, Batch], pairs: bool, use: Callable) -> list:
         """Joins finite batches: as a whole, or through subwindows where their structure was asked for."""

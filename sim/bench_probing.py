@@ -70,9 +70,7 @@ class Cost:
     cycles: int
     needed: int
     read: int
-    memory: (
-        int  #: the least that the memory takes for the words needed: to move them, open their rows, refresh
-    )
+    memory: int  #: cycles that it takes at least for the words needed: to move them, open rows, refresh
     loading: int  #: cycles for the batch to come in, once for any number of arrays
     rebounding: int  #: steps that a rebounding search in the index takes
 

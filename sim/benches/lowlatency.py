@@ -65,9 +65,8 @@ async def a_tuple_takes_as_many_cycles_as_a_node_has_rows(dut):
     if p.ordering.every:  # there are never more under way than the sorter has room for
         return
     for of_s, segment in ((False, p.s_segment), (True, p.segment)):
-        counts = (
-            [2 * p.windows[0] + 240, p.windows[1]] if not of_s else [p.windows[0], 2 * p.windows[1] + 240]
-        )
+        counts = list(p.windows)
+        counts[of_s] += p.windows[of_s] + 240
         streams = [bench.points(counts[0]), bench.boxes(np.zeros(counts[1], bool))]
         traffic = await bench.exchange(np.concatenate([streams[not of_s], streams[of_s]]), until=None)
         gaps = np.diff(traffic.taken[-p.windows[of_s] - 200 :])
