@@ -19,6 +19,8 @@ import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
+from hw.errors import DataError
+
 #: A chunk is added to until it has so many rows.
 CHUNK_ROWS = 4096
 #: How many shards' chunks a worker keeps.
@@ -79,13 +81,22 @@ class Chunks:
         self._map = handle.getMapState("chunks", _NUMBER, _BYTES)
 
     def load(self, join: dict) -> None:
-        """Begins with what the state store has for the current key, or with nothing, for `join`."""
-        known = self._text.get()
-        if known is None:
+        """Begins with what the state store has for the current key, or with nothing, for `join`.
+
+        State that was made for another join is refused.
+        """
+        text = self._text.get()
+        if text is None:
             self.directory = Directory(join)
         else:
-            read = json.loads(known[0])
+            read = json.loads(text[0])
             self.directory = Directory(**read | {"entries": [Entry(**entry) for entry in read["entries"]]})
+        for name, wanted in join.items():
+            if (known := self.directory.join.get(name)) != wanted:
+                raise DataError(
+                    f"the checkpoint is of a join with {name} {known!r}, not {wanted!r}; "
+                    "go on with that one, or give a new checkpointLocation"
+                )
         self._tables = dict(_seen.get(self.directory.shard, {}))
         self._changed: set[int] = set()
 

@@ -12,7 +12,9 @@ before the watermark of its micro-batch is late. With windows of rows, rows wait
 passed them, and then come in arrival order, as in a batch.
 
 In an outer join a row without a partner comes out when its window has passed, which all shards know in the
-same micro-batch. The shard that stores it offers it then, and those where it had a partner say so.
+same micro-batch. The shard that stores it offers it then, and those where it had a partner say so. If Spark
+has to say which pairs there are, every row that leaves comes out, with a number, as pairs do, and
+`settling.py` finds those without a partner.
 """
 
 from collections.abc import Iterator
@@ -33,12 +35,11 @@ from host.pieces import OUTER
 from host.session import Stats
 from host.spec import JoinSpec
 from host.window import EARLIEST
-from hw.errors import DataError
 
 from .chunks import Chunks, Entry, from_bytes, to_bytes
 from .groups import Groups
 from .joiner import Joiner, Where
-from .task import METRICS_TYPE
+from .task import METRICS_TYPE, ROW_NUMBERS
 
 #: What shards report for each micro-batch: `state_rows` are in the state stores, `joining` is microseconds,
 #: `on_cpu` and `fallbacks` count shards that no device joined, and those in which one failed.
@@ -74,7 +75,12 @@ class ShardedJoin:
     @property
     def settles(self) -> bool:
         """Whether a row may have partners in several shards, and none of them may be its own."""
-        return self.how != "inner" and self.shards > 1 and not self.spec.by
+        return self.how != "inner" and self.shards > 1 and not self.spec.by and not self.numbered
+
+    @property
+    def numbered(self) -> bool:
+        """Whether pairs and rows that leave come with their numbers: Spark decides which pairs there are."""
+        return self.how != "inner" and bool(self.spec.left)
 
     @property
     def types(self) -> list[list[pa.DataType]]:
@@ -163,22 +169,11 @@ class Shard(StatefulProcessor):
     def _advance(self, key: int, parts: list[tuple[bool, bytes]], watermark: int) -> Iterator[pd.DataFrame]:
         """One micro-batch: new rows, and a watermark that may have moved."""
         self._chunks.load(self._join.described())
-        self._check()
         step = Step(self._join, self._chunks, self._keys.index(key), watermark)
         yield from step.run(*(_decoded(parts, k, self._join.spec) for k in range(2)))
         self._chunks.directory.watermark = watermark
         self._set_timer(watermark, woken=not parts)
         self._chunks.save()
-
-    def _check(self) -> None:
-        """Refuses state that was made for another join."""
-        known = self._chunks.directory.join
-        for name, wanted in self._join.described().items():
-            if known.get(name) != wanted:
-                raise DataError(
-                    f"the checkpoint is of a join with {name} {known.get(name)!r}, not {wanted!r}; "
-                    "go on with that one, or give a new checkpointLocation"
-                )
 
     def _set_timer(self, watermark: int, woken: bool) -> None:
         """Has Spark wake this shard when the watermark moves, if there is anything that may leave then."""
@@ -223,7 +218,7 @@ class Step:
         )
         metrics = pa.array([[self._metrics[name] for name in STREAM_METRICS]], METRICS_TYPE)
         nothing = [pa.nulls(1, type) for types in self._join.types for type in types]
-        yield self._output("rows", _batch(nothing, metrics))
+        yield self._output("rows", _batch(self._join, nothing, [None, None], metrics))
 
     def _output(self, kind: str, rows: pa.Table | pa.RecordBatch, owner: int | None = None) -> pd.DataFrame:
         to = self._shard if owner is None else owner
@@ -326,11 +321,14 @@ class Step:
                     self._metrics[name] += getattr(result.stats, name)
                 both = [side.columns(names) for side, names in zip((r, s), self._join.columns)]
                 for start in range(0, len(result.r), BATCH_ROWS):
-                    chosen = [pa.array(rows[start : start + BATCH_ROWS]) for rows in found]
-                    taken = [column.take(rows) for side, rows in zip(both, chosen) for column in side]
-                    yield self._output("rows", _batch(taken, pa.nulls(len(chosen[0]), METRICS_TYPE)))
+                    chosen = [rows[start : start + BATCH_ROWS] for rows in found]
+                    taken = [
+                        column.take(pa.array(rows)) for side, rows in zip(both, chosen) for column in side
+                    ]
+                    numbers = [self._global(side.number[rows]) for side, rows in zip((r, s), chosen)]
+                    yield self._output("rows", _batch(self._join, taken, numbers))
                 for k, side in enumerate((r, s)):
-                    if self._outer[k]:
+                    if self._outer[k] and not self._join.numbered:
                         met = side.take(np.unique(found[k])).table.drop_columns(["row", "before"])
                         self._chunks.add(f"met {SIDES[k]}", met)
 
@@ -381,6 +379,9 @@ class Step:
             gone = self._leaving(side, before[k], now[k])
             if not self._outer[k]:
                 continue
+            if self._join.numbered:
+                yield from self._alone(gone, k)
+                continue
             single = gone.where(~np.isin(gone.number, met.number))
             if not self._join.settles:
                 yield from self._alone(single, k)
@@ -406,21 +407,42 @@ class Step:
         """Results of rows without a partner."""
         for start in range(0, len(rows), BATCH_ROWS):
             part = pa.Table.from_struct_array(rows.table["row"].slice(start, BATCH_ROWS))
-            yield self._output("rows", alone(part, k, self._join))
+            number = self._global(rows.number[start : start + BATCH_ROWS])
+            yield self._output("rows", alone(part, k, self._join, number))
+
+    def _global(self, number: np.ndarray) -> np.ndarray:
+        """Numbers that no other row of the stream has, in any shard; modulo shards they say who stores it."""
+        return number * self._join.shards + self._shard if self._spec.by else number
 
 
-def alone(rows: pa.Table, k: int, join: ShardedJoin) -> pa.RecordBatch:
-    """The results of some rows of R (k = 0) or S (k = 1) without a partner."""
+def alone(rows: pa.Table, k: int, join: ShardedJoin, number: np.ndarray | None = None) -> pa.RecordBatch:
+    """The results of some rows of R (k = 0) or S (k = 1) without a partner.
+
+    Where Spark decides which pairs there are, `number` says which rows they are; without it, no row had any.
+    """
     both = [[pa.nulls(rows.num_rows, type) for type in types] for types in join.types]
     both[k] = [rows[name].combine_chunks() for name in join.columns[k]]
-    return _batch([*both[0], *both[1]], pa.nulls(rows.num_rows, METRICS_TYPE))
+    numbers = [None, None]
+    numbers[k] = np.full(rows.num_rows, -1) if number is None else number
+    return _batch(join, [*both[0], *both[1]], numbers)
 
 
-def _batch(columns: list[pa.Array], metrics: pa.Array) -> pa.RecordBatch:
-    """Columns of R beside columns of S, or metrics."""
-    return pa.RecordBatch.from_arrays(
-        [*columns, metrics], names=[*(f"c{k}" for k in range(len(columns))), "metrics"]
-    )
+def _batch(
+    join: ShardedJoin,
+    columns: list[pa.Array],
+    numbers: list[np.ndarray | None],
+    metrics: pa.Array | None = None,
+) -> pa.RecordBatch:
+    """Columns of R beside columns of S, or metrics; numbers only where they are needed."""
+    named = {f"c{k}": column for k, column in enumerate(columns)}
+    count = len(columns[0])
+    if join.numbered:
+        none = pa.nulls(count, pa.int64())
+        named |= {
+            name: none if known is None else pa.array(known) for name, known in zip(ROW_NUMBERS, numbers)
+        }
+    named["metrics"] = pa.nulls(count, METRICS_TYPE) if metrics is None else metrics
+    return pa.RecordBatch.from_pydict(named)
 
 
 def _decoded(parts: list[tuple[bool, bytes]], k: int, spec: JoinSpec) -> pa.Table:

@@ -35,8 +35,8 @@ from .sink import (
     parts,
 )
 from .slices import Slices, sort_keys
-from .streaming import OBSERVED, both_streaming, check_streams, joined, shard_count, stream_counts
-from .task import METRICS, MOSTS, NUMBERS, Task, verdict
+from .streaming import OBSERVED, both_streaming, check_streams, joined, settled, shard_count, stream_counts
+from .task import METRICS, MOSTS, NUMBERS, ROW_NUMBERS, Task, verdict
 
 Length = str | int
 Names = Collection[str | tuple[str, str]]
@@ -165,7 +165,7 @@ class StreamJoin:
             residual=True,
         )
         if self.streaming:
-            check_streams(self.r, self.s, self.spec, self.how, self.ordered)
+            check_streams(self.r, self.s, self.spec, self.ordered)
         self._chosen = self._choose(fold)
         if self.ordered and (self.how != "inner" or self.spec.by_key):
             what = f"how={self.how!r}" if self.how != "inner" else "windows of rows by key"
@@ -218,18 +218,25 @@ class StreamJoin:
 
     def frame(self, observation: Observation | None = None) -> DataFrame:
         """The result. Of batches, reads the columns of the arrival order to choose the cuts."""
+        schema = self._schema()
         if self.streaming:
             join = ShardedJoin(self.spec, self._shards, self.how, self.placement.where, self._carried)
-            results = joined(self.r, self.s, join, self._schema())
+            results = joined(self.r, self.s, join, schema)
+            if self.spec.left:
+                results = self._decided(results)
+            if self._numbered:
+                results = settled(results, join, schema)
+            results = results.observe(OBSERVED, *stream_counts(join))
         else:
             rows, task = self._tasks()
-            results = rows.mapInArrow(task.__call__, self._schema())
-        if self.spec.left:
-            results = self._decided(results)
-        if self.streaming:
-            results = results.observe(OBSERVED, *stream_counts(self.spec))
-        elif observation is not None:
-            results = results.observe(observation, *self._counts())
+            results = rows.mapInArrow(task.__call__, schema)
+            if self.spec.left:
+                results = self._decided(results)
+            if self._numbered:
+                kept = [field for field in schema if field not in _NUMBERS]
+                results = results.mapInArrow(verdict, T.StructType(kept))
+            if observation is not None:
+                results = results.observe(observation, *self._counts())
         return results.where("metrics IS NULL").select(
             *(F.col(f"c{place}").alias(name) for place, name in zip(self._places, self._chosen))
         )
@@ -426,7 +433,8 @@ class StreamJoin:
             T.StructField(f"c{k}", column.dataType, metadata=column.metadata if self.streaming else None)
             for k, column in enumerate(columns)
         ]
-        return T.StructType([*fields, *(_NUMBERS if self._numbered else []), _METRICS])
+        numbers = [field for field in _NUMBERS if not self.streaming or field.name in ROW_NUMBERS]
+        return T.StructType([*fields, *(numbers if self._numbered else []), _METRICS])
 
     # Terms that only Spark can evaluate
 
@@ -449,7 +457,7 @@ class StreamJoin:
             raise SpecError(f"on must give the same for the same rows every time, not {self.on!r}") from None
 
     def _decided(self, results: DataFrame) -> DataFrame:
-        """The pairs for which Spark says that all of `on` holds, and then the rows without a partner."""
+        """The pairs for which Spark says that all of `on` holds, and all that is no pair."""
         structs, place = [], 0
         for side, names in zip("rs", self._carried):
             fields = [(f"c{place + k}", name) for k, name in enumerate(names) if name in self._named[side]]
@@ -460,11 +468,7 @@ class StreamJoin:
             " AND r_number IS NOT NULL AND s_number IS NOT NULL" if self._numbered else ""
         )
         holds = F.when(F.expr(pair), F.expr(self.on)).otherwise(True)
-        results = results.select("*", *structs).where(holds).drop("r", "s")
-        if self._numbered:
-            kept = [field for field in self._schema() if field not in _NUMBERS]
-            results = results.mapInArrow(verdict, T.StructType(kept))
-        return results
+        return results.select("*", *structs).where(holds).drop("r", "s")
 
     def _side(self, stream: str) -> DataFrame:
         """The rows of one stream: what orders them (t, k0, k1, ..., is_s), then a struct for each stream."""

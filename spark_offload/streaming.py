@@ -2,12 +2,13 @@
 
 ::
 
-    R -> pack --+--> shards (state store) --+--> [ settle ] --> unpack -> rows
+    R -> pack --+--> shards (state store) --+--> [ settle ] --> unpack -> rows [ -> Spark: on? -> settlers ]
     S -> pack --+                           |
                                             +--> metrics
 
 Rows go through Spark's stateful operator as a few Arrow streams, not one by one. `settle` is for outer joins
-over several shards: what leaves one of them without a partner may have had one in another.
+over several shards: what leaves one of them without a partner may have had one in another. Settlers are for
+outer joins with terms that only Spark can evaluate.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,8 +25,10 @@ from host.spec import JoinSpec
 from hw.errors import ParameterError, SpecError
 
 from .chunks import from_bytes, to_bytes
+from .settling import SENT, Settler, sent
 from .shard import OUTPUT, STREAM_METRICS, Shard, ShardedJoin, alone
 from .shard_keys import shard_keys
+from .task import ROW_NUMBERS
 
 #: The name under which a `StreamingQueryListener` finds the counts of `shard.STREAM_METRICS`.
 OBSERVED = "stream_join"
@@ -47,15 +50,10 @@ def both_streaming(r: DataFrame, s: DataFrame) -> bool:
     return r.isStreaming
 
 
-def check_streams(r: DataFrame, s: DataFrame, spec: JoinSpec, how: str, ordered: bool) -> None:
+def check_streams(r: DataFrame, s: DataFrame, spec: JoinSpec, ordered: bool) -> None:
     """Refuses what streams cannot do, missing watermarks, and state stores that cannot hold shards."""
     if ordered:
         raise ParameterError("ordered must be False for streaming DataFrames, not True")
-    if spec.left and how != "inner":
-        raise ParameterError(
-            f"how must be 'inner' for streaming DataFrames, because only Spark can evaluate "
-            f"`{spec.left[0].text}`, not {how!r}"
-        )
     for side, frame, name in zip(SIDES, (r, s), spec.time):
         if "spark.watermarkDelayMs" not in (frame.schema[name].metadata or {}):
             raise SpecError(
@@ -86,13 +84,23 @@ def joined(r: DataFrame, s: DataFrame, join: ShardedJoin, schema: T.StructType) 
     return output.mapInArrow(unpacked(join), schema)
 
 
-def stream_counts(spec: JoinSpec) -> Iterator[Column]:
-    """The counts of a micro-batch. Which pairs Spark keeps, it alone can count; such a join is inner."""
+def settled(results: DataFrame, join: ShardedJoin, schema: T.StructType) -> DataFrame:
+    """Results, once Spark has taken out pairs, without the rows that had a partner: see `settling.py`."""
+    keys = shard_keys(join.shards)
+    output = results.mapInArrow(sent(join, keys), SENT)
+    output = output.groupBy("shard").transformWithStateInPandas(Settler(join), OUTPUT, "append", "None")
+    return output.mapInArrow(unpacked(join), schema)
+
+
+def stream_counts(join: ShardedJoin) -> Iterator[Column]:
+    """The counts of a micro-batch. Which pairs Spark keeps, it alone can count."""
     counts = {
         name: F.coalesce(F.sum(F.get("metrics", F.lit(k))), F.lit(0)) for k, name in enumerate(STREAM_METRICS)
     }
     results = F.count_if(F.col("metrics").isNull())
-    if spec.left:
+    if join.numbered:
+        counts["pairs"] = F.count_if(F.expr(" AND ".join(f"{name} IS NOT NULL" for name in ROW_NUMBERS)))
+    elif join.spec.left:
         counts["pairs"] = results
     counts["alone"] = results - counts["pairs"]
     return (count.alias(name) for name, count in counts.items())

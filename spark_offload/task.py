@@ -244,9 +244,10 @@ class Slice:
         return _batch(plain, list(map(pa.array, numbers)), pa.nulls(count, METRICS_TYPE))
 
 
-#: Beside results of which Spark decides which stay: whether a pair belongs to another slice, and the numbers
-#: of its rows; a row that has left has one number, -1 if it cannot have had a partner.
-NUMBERS = (("foreign", pa.bool_()), ("r_number", pa.int64()), ("s_number", pa.int64()))
+#: Beside results of which Spark decides which stay, the numbers of their rows; a row that has left has one
+#: number, -1 if it cannot have had a partner. Slices say, too, whether a pair belongs to another of them.
+ROW_NUMBERS = ("r_number", "s_number")
+NUMBERS = (("foreign", pa.bool_()), *((name, pa.int64()) for name in ROW_NUMBERS))
 
 
 def verdict(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

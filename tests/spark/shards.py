@@ -1,17 +1,21 @@
 """Shards of a streaming join without Spark: micro-batches go through the processor, state lies in memory."""
 
 from collections import Counter
+from collections.abc import Callable
 from copy import deepcopy
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from spark_offload.chunks import to_bytes
+from spark_offload.settling import Settler, sent
 from spark_offload.shard import STREAM_METRICS, Shard, ShardedJoin
 from spark_offload.shard_keys import shard_keys
 from spark_offload.streaming import unpacked
+from spark_offload.task import ROW_NUMBERS
 
 SECOND = 1_000_000
 #: A watermark, in milliseconds, that has passed everything.
@@ -21,14 +25,18 @@ IDS = (("id",), ("id",))
 
 
 class Shards:
-    """All shards of a join, and what has come out of them."""
+    """All shards of a join, and what has come out of them.
 
-    def __init__(self, join: ShardedJoin):
-        self.join, self.keys = join, shard_keys(join.shards)
+    `keep` is Spark's part of the condition, for the ids of a pair.
+    """
+
+    def __init__(self, join: ShardedJoin, keep: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None):
+        self.join, self.keep, self.keys = join, keep, shard_keys(join.shards)
         # Late rows are the shards' own affair.
         self.tester = TwsTester(
             Shard(join, self.keys), timeMode="EventTime", eventTimeExtractor=lambda row: 2**62
         )
+        self.settler = TwsTester(Settler(join), timeMode="None")
         self.metrics = Counter()
         self.state_rows = 0
 
@@ -55,16 +63,39 @@ class Shards:
         outputs = [output for output in outputs if len(output)]
         if not outputs:
             return self._rows([])
-        together = pd.concat(outputs)
-        batches = []
-        for _, owned in together.groupby("owner"):
-            batches += unpacked(self.join)([pa.RecordBatch.from_pandas(owned, preserve_index=False)])
+        batches = self._unpacked(outputs)
+        if self.join.numbered:
+            batches = self._settled(batches)
         return self._rows(batches)
+
+    def _unpacked(self, outputs: list[pd.DataFrame]) -> list[pa.RecordBatch]:
+        batches = []
+        for _, owned in pd.concat(outputs).groupby("owner"):
+            batches += unpacked(self.join)([pa.RecordBatch.from_pandas(owned, preserve_index=False)])
+        return batches
+
+    def _settled(self, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        kept = []
+        for batch in batches:
+            r, s = (batch[name].fill_null(0).to_numpy() for name in ("c0", "c1"))
+            pair = pc.and_(*(batch[name].is_valid() for name in ROW_NUMBERS))
+            kept.append(batch.filter(pc.or_(pc.invert(pair), pa.array(self.keep(r, s)))))
+        told = pa.Table.from_batches(sent(self.join, self.keys)(kept)).to_pandas()
+        return self._unpacked(
+            [
+                self.settler.testInPandas(key, rows.drop(columns="shard").assign(shard=key))
+                for key, rows in told.groupby("shard")
+            ]
+        )
 
     def fail(self, r: pa.Table, s: pa.Table, watermark: int) -> None:
         """A micro-batch that fails when all is done: Spark goes on from the state before it."""
         handle, told = self.tester.handle, (self.metrics.copy(), self.state_rows)
-        stores = [*handle.value_states.values(), *handle.map_states.values()]
+        stores = [
+            store
+            for each in (handle, self.settler.handle)
+            for store in (*each.value_states.values(), *each.map_states.values())
+        ]
         states = [deepcopy(store.state) for store in stores]
         timers, now = deepcopy(handle._timers._key_to_timers), self.tester._currentWatermarkMs
         self.run(r, s, watermark)
