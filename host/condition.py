@@ -57,7 +57,7 @@ def parse_condition(
         try:
             factors.append(normaliser.normal(as_truth(build(tree, scope)), True))
         except NotCompiled as error:
-            if left is None:
+            if left is None or tree in keys:
                 raise
             text = tree.sql("spark")
             left.append(Left(text, f"it {error.why}" if error.text == text else str(error).partition(";")[0]))

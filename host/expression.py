@@ -138,9 +138,11 @@ class Scope:
         column = self.schemas[side].field(name)
         type = sqltypes.canonical(column.type)
         if type is None:
-            raise SpecError(
-                f"`{text}` is {column.type}, which a condition cannot use; accepted are integers, float, "
-                "double, decimal, boolean, string, date, and timestamps and intervals in microseconds"
+            raise NotCompiled(
+                text,
+                f"is {column.type}, which a condition cannot use",
+                "accepted are integers, float, double, decimal, boolean, string, date, and timestamps and "
+                "intervals in microseconds",
             )
         return Node("column", type, value=(side, name), text=text, required=not column.nullable)
 

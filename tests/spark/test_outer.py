@@ -248,3 +248,44 @@ def test_a_condition_that_changes_its_mind(streams, how):
 def test_spark_says_what_is_wrong_with_its_part(streams):
     with pytest.raises(AnalysisException, match="UNRESOLVED_ROUTINE"):
         stream_join(*streams, f"{BAND} AND nonsense(r.name, s.pattern)", 3, "t")
+
+
+@pytest.mark.parametrize("from_files", [False, True])
+@pytest.mark.parametrize(
+    "how, term",
+    [
+        ("full", "array_contains(r.tags, s.tag)"),
+        ("inner", "r.bytes = s.bytes"),
+        ("left", "r.map['k'] = s.tag"),
+        ("right", "NOT (r.place.name <=> s.tag)"),
+        ("full", "r.tags = array(s.tag)"),
+    ],
+)
+def test_terms_that_name_what_has_no_point(spark, tmp_path, how, term, from_files):
+    """Spark alone compares arrays, maps, structs and bytes."""
+    names = "elt(1 + cast(id AS int) * 7 % 4, 'a', 'b', 'c', NULL)"
+    r = spark.range(60).selectExpr(
+        *("id % 20 AS t", "id % 5 AS x", f"binary({names}) AS bytes", "id"),
+        *(f"array({names}, 'a') AS tags", f"map('k', {names}) AS map", f"struct({names} AS name) AS place"),
+    )
+    s = spark.range(50).selectExpr(
+        "id % 25 AS t", "id % 4 AS a", f"{names} AS tag", "binary('b') AS bytes", "id"
+    )
+    if from_files:
+        for side, frame in (("r", r), ("s", s)):
+            frame.write.parquet(str(tmp_path / side))
+        r, s = (spark.read.parquet(str(tmp_path / side)) for side in "rs")
+    on = f"{BAND} AND {term}"
+    columns = ["r_id", "s_id", "tag", "place"]
+    result = stream_join(r, s, on, 4, "t", how=how, tiebreak=["id"], partitions=3, columns=columns)
+    expected = plain(r, s, on, ("4", "4"), how).select("r.id", "s.id", "tag", "place")
+    assert bag(result) == bag(expected)
+    assert "no dimension, evaluated on each pair because" in explain(r, s, on, 4, "t", tiebreak=["id"])
+
+
+def test_keys_must_be_points(spark):
+    frame = spark.range(3).selectExpr("id AS t", "binary(string(id)) AS k")
+    with pytest.raises(
+        SpecError, match=r"`r\.k` is binary, which a condition cannot use; accepted are integers"
+    ):
+        stream_join(frame, frame, "true", 3, "t", by=["k"])
