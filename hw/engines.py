@@ -52,8 +52,10 @@ def row(name: str, lanes: int) -> tuple:
         return ENGINES[name](lanes)
 
     area = mapped(whole(make, name), name)
-    with timing.behind_pins(emit_alone(make)) as design:
+    with timing.behind_pins(emit_alone(make), f"{name}, {lanes} records per cycle") as design:
         timed = design.timed(SEED)
+    factors = (1, lanes / 1000, lanes * RECORD.size / 8000)
+    rates = [timed.mhz and timed.mhz * factor for factor in factors]
     return (
         name,
         lanes,
@@ -65,9 +67,7 @@ def row(name: str, lanes: int) -> tuple:
         timing.taken(timed.area),
         timed.area.flip_flops,
         timed.area.block_rams,
-        timed.mhz,
-        timed.mhz * lanes / 1000,
-        timed.mhz * lanes * RECORD.size / 8000,
+        *rates,
     )
 
 
@@ -86,7 +86,7 @@ def main() -> None:
         f"{PARTITIONS} partitions and a batch of {BATCH}; the prober is a part of it.\n"
         f"All of bisort has windows of 4 subwindows of {PARTITION * PARTITIONS} tuples.\n"
     )
-    print(tabulate(rows, headers, floatfmt=".1f"))
+    print(tabulate(rows, headers, floatfmt=".1f", missingval="no room"))
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def draw(rows: list[tuple[Parameters, list[Timed]]], path: Path) -> None:
         line = [
             (one.cores, [timed.mhz for timed in found])
             for one, found in rows
-            if found and replace(one, cores=variant.cores) == variant
+            if found and timing.median(found) and replace(one, cores=variant.cores) == variant
         ]
         if not line:
             continue
@@ -130,9 +130,9 @@ def verdicts(rows: list[tuple[Parameters, list[Timed]]]) -> list[str]:
     lines = []
     for variant in variants():
         clocks = {
-            one.cores: statistics.median(timed.mhz for timed in found)
+            one.cores: mhz
             for one, found in rows
-            if replace(one, cores=variant.cores) == variant
+            if replace(one, cores=variant.cores) == variant and (mhz := timing.median(found))
         }
         if REFERENCE not in clocks:
             continue

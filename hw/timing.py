@@ -49,7 +49,12 @@ class Timed:
 
     area: Area
     room: Area  #: what the chip has
-    mhz: float
+    mhz: float | None  #: None, if there is no room for it
+
+
+def median(found: Sequence[Timed]) -> float | None:
+    """The median MHz of some seeds; none, if there is no room in the chip."""
+    return statistics.median(one.mhz for one in found) if all(one.mhz for one in found) else None
 
 
 class Design:
@@ -85,6 +90,13 @@ class Design:
         """What it reaches with one seed."""
 
         def make() -> dict:
+            used, room = self.packed()
+            if (
+                taken(used) > room.logic
+                or used.flip_flops > room.flip_flops
+                or used.block_rams > room.block_rams
+            ):
+                return {"area": asdict(used), "room": asdict(room), "mhz": None}
             routed = route.place(self._netlist(), mhz=ASKED_MHZ, seed=seed, chip=CHIP, folder=self._folder)
             return {
                 "area": asdict(routed.area),
@@ -116,10 +128,10 @@ def designs() -> Iterator[Callable[[Parameters], Design]]:
 
 
 @contextmanager
-def behind_pins(text: str) -> Iterator[Design]:
-    """The Verilog of something behind pins, to be measured, with a folder to work in."""
+def behind_pins(text: str, name: str) -> Iterator[Design]:
+    """The Verilog of something behind pins, to be measured and recorded by name, with a folder to work in."""
     with tempfile.TemporaryDirectory() as scratch:
-        yield Design(text, Path(scratch))
+        yield Design(text, Path(scratch), name, Record(RECORD))
 
 
 def timed(
@@ -183,18 +195,15 @@ def table(rows: list[tuple[Parameters, list[Timed]]]) -> str:
     """Cells, median MHz of the seeds, and tuples and comparisons at that clock."""
     lines = []
     for parameters, found in rows:
-        mhz = statistics.median(one.mhz for one in found)
-        tuples = mhz * parameters.lanes / parameters.segment
-        lines.append(
-            (
-                *columns(parameters, found[0].area, taken(found[0].area) / found[0].room.logic),
-                mhz,
-                tuples,
-                tuples * parameters.capacity / 1000,
-            )
-        )
+        if mhz := median(found):
+            tuples = mhz * parameters.lanes / parameters.segment
+            rates = mhz, tuples, tuples * parameters.capacity / 1000
+        else:
+            rates = None, None, None
+        share = taken(found[0].area) / found[0].room.logic
+        lines.append((*columns(parameters, found[0].area, share), *rates))
     headers = (*HEADERS, "MHz", "M tuples/s", "G comparisons/s")
-    return tabulate(lines, headers, floatfmt=".1f")
+    return tabulate(lines, headers, floatfmt=".1f", missingval="no room")
 
 
 def caption(seeds: Sequence[int]) -> str:

@@ -107,7 +107,9 @@ def test_another_machine_goes_on(router, monkeypatch, tmp_path, capsys):
         again.remove(route)
     assert again == [("handshake-1 8", 1), ("handshake-8 8", 1)]
     changed = set(timing.RECORD.read_text().splitlines()) ^ set(before.splitlines())
-    assert len(changed) == 4 and all("handshake_8x8" in line and "seed 1" in line for line in changed)
+    # Two routes and the cells of two, as they were and as they are.
+    assert len(changed) == 8 and all("handshake_8x8" in line for line in changed)
+    assert not any("seed 2" in line for line in changed)
 
 
 def test_a_stopped_run_shows_what_it_has(router, monkeypatch):
@@ -141,6 +143,16 @@ def test_the_median_of_the_seeds_is_shown(router, capsys):
     assert first[:4] == ["handshake", "16", "1", "equal32"]
     assert first[4:7] == ["16300", "0", "16300"]
     assert first[9] == "1018.8" and first[12] == "19.5%"
+
+
+def test_what_has_no_room_is_not_placed(router, capsys):
+    router.luts = 6000  # 16 cores take more than the chip has
+    assert timing.main(["--cores", "4,16", "--architecture", "splitjoin"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("splitjoin")]
+    assert len(rows) == 8 and all((row[1] == "16") == (row[-2:] == ["no", "room"]) for row in rows)
+    assert {text.split()[1] for text, _ in router.placed} == {"4"}
+    assert scaling.main(["--cores", "8,16", "--seeds", "1", "--architecture", "splitjoin"]) == 0
+    assert "splitjoin, lanes=8: 150.2 MHz with 8 cores, 150.2 with 8 (+0.0%)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("luts, most", [(1000, 73), (500, 146), (14_000, None)])

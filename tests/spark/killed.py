@@ -1,6 +1,6 @@
 """A program: an outer join of two streams, to be killed at any moment and started again.
 
-`test_restart.py` runs it as `killed.py FOLDER MASTER`; the folder has the files of both streams, the
+`test_restart.py` runs it as `killed.py FOLDER MASTER ON`; the folder has the files of both streams, the
 checkpoint and the output.
 """
 
@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 from spark_offload import stream_join
 from spark_offload.streaming import PROVIDER, ROCKSDB
 
-ON, WINDOW, HOW, SHARDS = "r.x BETWEEN s.a - 2 AND s.a + 2", ("3 seconds", "2 seconds"), "full", 3
+WINDOW, HOW, SHARDS = ("3 seconds", "2 seconds"), "full", 3
 LIMIT = 600
 
 
-def main(folder: Path, master: str) -> None:
+def main(folder: Path, master: str, on: str) -> None:
     os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     options = {
         PROVIDER: ROCKSDB,
@@ -38,7 +38,7 @@ def main(folder: Path, master: str) -> None:
         .withWatermark("ts", "1 second")
         for side, value in zip("rs", "xa")
     ]
-    joined = stream_join(*frames, ON, WINDOW, "ts", partitions=SHARDS, how=HOW)
+    joined = stream_join(*frames, on, WINDOW, "ts", partitions=SHARDS, how=HOW)
     query = (
         joined.select("r_id", "s_id")
         .writeStream.format("parquet")
@@ -53,4 +53,4 @@ def main(folder: Path, master: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -29,7 +29,7 @@ from sim.oracle import Windows
 
 from . import killed
 from .shards import SECOND
-from .test_shard import expected, stream
+from .test_shard import ODD, ON, expected, stream
 from .test_streaming import OVERLOADED
 
 #: Rows in a file, and micro-batches for each kill of the driver, so that others are killed after that.
@@ -42,27 +42,32 @@ LIMIT, EACH = 600, 150
 VICTIMS = {"executor": "CoarseGrainedExecutorBackend", "worker": "pyspark.daemon"}
 
 
-def test_killed_at_random_points(tmp_path, rng, request):
-    """Nothing is lost and nothing doubled, whoever is killed: the driver, executors or Python's workers."""
+@pytest.mark.parametrize("residual", [False, True])
+def test_killed_at_random_points(tmp_path, rng, request, residual):
+    """Nothing is lost and nothing doubled, whoever is killed: the driver, executors or Python's workers.
+
+    With a term that only Spark can evaluate there are two kinds of state.
+    """
     times = request.config.option.kills
     deadline = time.monotonic() + LIMIT + 2 * times * EACH
     if not times:
         pytest.skip("it takes minutes: `make restarts` kills, or --kills says how often")
     tables = write_streams(tmp_path, rng, times * FILES)
+    on = f"{ON} AND {ODD}" if residual else ON
     kills, orphans = Counter(), set()
     try:
         while kills["driver"] < times:
-            ended = run(tmp_path, "local[2]", deadline, rng, kills, orphans, driver=True)
+            ended = run(tmp_path, "local[2]", on, deadline, rng, kills, orphans, driver=True)
             assert not ended, "the program was done before it was killed often enough"
         # Executors are processes of their own here.
-        while not run(tmp_path, "local-cluster[1,2,1024]", deadline, rng, kills, orphans, others=times):
+        while not run(tmp_path, "local-cluster[1,2,1024]", on, deadline, rng, kills, orphans, others=times):
             pass
     finally:
         for pid in orphans:
             kill(pid)
     print(f"killed: {dict(kills)}")
     windows = Windows("time", 3 * SECOND, 2 * SECOND)
-    assert results(tmp_path / "output") == expected(*tables, windows, killed.HOW, by=False)
+    assert results(tmp_path / "output") == expected(*tables, windows, killed.HOW, by=False, residual=residual)
 
 
 def results(folder: Path) -> Counter:
@@ -100,12 +105,12 @@ def write_streams(folder: Path, rng: np.random.Generator, count: int) -> list[pa
     return tables
 
 
-def run(folder, master, deadline, rng, kills, orphans, driver=False, others=0) -> bool:
+def run(folder, master, on, deadline, rng, kills, orphans, driver=False, others=0) -> bool:
     """Runs the program until its driver is killed, or to its end while others are; whether it came there."""
     log = folder / "log"
     log.write_bytes(b"")
     with open(log, "ab") as out:
-        command = [sys.executable, "-m", killed.__name__, str(folder), master]
+        command = [sys.executable, "-m", killed.__name__, str(folder), master, on]
         process = subprocess.Popen(command, stdout=out, stderr=out)
     goal = files(folder) + int(rng.integers(1, STEPS))
     try:
