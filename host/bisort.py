@@ -381,7 +381,8 @@ def _room(columns: int, count: int, key: int, kind: type = np.uint64) -> np.ndar
     """Space for columns of codes; no part of the column `key` lies in two cache lines."""
     line = LINE // np.dtype(kind).itemsize
     space = np.empty(columns * count + line, kind)
-    begin = -(space.ctypes.data // space.itemsize + max(key, 0) * count) % line
+    address = space.__array_interface__["data"][0]
+    begin = -(address // space.itemsize + max(key, 0) * count) % line
     return space[begin : begin + columns * count].reshape(columns, count)
 
 
@@ -425,7 +426,8 @@ class Sorted:
         offsets = np.empty((blocks, len(order.splitters) + 2), np.int64)
         lows, highs = np.empty((2, blocks, len(columns)), np.uint64)
         target = data, ids, offsets, lows, highs
-        cuts = np.linspace(0, blocks, min(threads, blocks) + 1).astype(np.int64)
+        parts = max(min(threads, blocks), 1)
+        cuts = [blocks * k // parts for k in range(parts + 1)]
         spread(
             _sort_blocks,
             (
@@ -467,20 +469,23 @@ class Sorted:
         self.tops = tops, rising, stripe_tops, stripe_rising
         for array, hi in zip(self.tops, np.repeat(bounds, 2)):
             array += self.origins[hi] if hi >= 0 else LOWEST
-        if self.widths is None:
-            assert not self.origins.any(), "widths of codes, not of distances"
-            self.widths = _widths(self.data, layout.hi)
+        return self
+
+    def with_widths(self, layout: Layout) -> "Sorted":
+        """Adds how wide boxes are, which is taken over when blocks are merged."""
+        assert not self.origins.any(), "widths of codes, not of distances"
+        self.widths = _widths(self.data, layout.hi)
         return self
 
     def packed(self) -> "Sorted":
-        """The only block, with codes in as few bits as they take."""
+        """The only block, whose codes are whole, with codes in as few bits as they take."""
         origins, kind = _distances(self.lows[0], self.highs[0], len(self))
         if kind is np.uint64:
             return self
         data = _room(*self.data.shape, self.order.key, kind)
         np.subtract(self.data, origins[:, None], out=data, casting="unsafe")
         made = Sorted(data, self.ids, self.base, origins, self.order, self.offsets, self.lows, self.highs)
-        made.tops, made.widths = self.tops, self.widths
+        made.widths = self.widths
         return made
 
     def merged(self, other: "Sorted") -> "Sorted":
@@ -730,13 +735,13 @@ class BiSort:
         """Takes in a part of a sorted block; returns the first tuple there is no place for: none."""
         buffered = len(self._buffer) if self._buffer else 0
         if buffered + last - first < BUFFER:
-            self._buffer = self._built(Order(-1), run, first, last)
+            self._buffer = self._indexed(self._built(Order(-1), run, first, last))
             return last
         if buffered or not run.order.same(self.order) or last - first < len(run):
             run = self._built(self.order, run, first, last)
             self._buffer = None
         elif self._boxes:
-            run.with_tops(self._layout)
+            run.with_widths(self._layout)
         self._add(run)
         return last
 
@@ -750,15 +755,18 @@ class BiSort:
             ids = np.concatenate([self._buffer.ids, ids + shift])
         columns, ids = np.ascontiguousarray(columns), np.ascontiguousarray(ids)
         block = Sorted.build(columns, ids, base, np.array([0, len(ids)]), order)
+        return block.with_widths(self._layout) if self._boxes else block
+
+    def _indexed(self, block: Sorted) -> Sorted:
+        """A block that can be probed."""
         return block.with_tops(self._layout) if self._boxes else block
 
     def _add(self, run: Sorted) -> None:
-        run = run.packed()
+        """Adds a block, merged with those before it that it is not much shorter than."""
+        merged = 0
         while self._blocks and (not self._levelled or len(self._blocks[-1]) <= 2 * len(run)):
-            run = self._blocks.pop().merged(run)
-            if self._boxes:
-                run.with_tops(self._layout)
-        self._blocks.append(run)
+            run, merged = self._blocks.pop().merged(run), merged + 1
+        self._blocks.append(self._indexed(run if merged else run.packed()))
 
     def seal(self) -> None:
         """Nothing more will be inserted: merges all blocks into one."""
@@ -767,8 +775,7 @@ class BiSort:
             self._add(self._built(self.order, run, 0, len(run)))
         while len(self._blocks) > 1:
             run = self._blocks.pop()
-            run = self._blocks.pop().merged(run)
-            self._blocks.append(run.with_tops(self._layout) if self._boxes else run)
+            self._blocks.append(self._indexed(self._blocks.pop().merged(run)))
 
     def _meet(self, block: Sorted, batch: Sorted, first: int, last: int, wanted: int, pairs: bool):
         hi, negated = self._layout.hi, self._layout.negated

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .arrival import Arrivals
+from .arrival import Arrivals, Side
 from .choice import checked_structure
 from .columns import Layout
-from .compiled import checked_threads
+from .compiled import checked_threads, spread
 from .continuous import ContinuousSession
 from .engine import Batch, Engine
 from .output import joined_rows
@@ -76,7 +76,7 @@ class CpuSession(ContinuousSession):
 
     def _pairs(self, arrivals: Arrivals, use: Callable) -> list:
         """What `use` makes of all pairs, part by part, as rows of R and of S."""
-        encoded = self._spec.encode(arrivals)
+        encoded = self._spec.encode(arrivals, threads=self._threads)
         plain = self._spec.decided and bool(arrivals.r.own.all() and arrivals.s.own.all())
 
         def used(r: np.ndarray, s: np.ndarray, _: int):
@@ -85,7 +85,7 @@ class CpuSession(ContinuousSession):
                 r, s = encoded.points.row[r[kept]], encoded.boxes.row[s[kept]]
             return use(r, s)
 
-        return self._run(self._batches(arrivals, encoded, plain), True, used)
+        return self._run(self._batches(arrivals, encoded, plain, self._threads), True, used)
 
     def _counted(self, arrivals: Arrivals, pairs: int) -> Stats:
         """Adds a finite join to the statistics."""
@@ -97,24 +97,30 @@ class CpuSession(ContinuousSession):
         """How many pairs `join` gives; they are listed only where codes alone do not decide."""
         if not (self._spec.decided and arrivals.r.own.all() and arrivals.s.own.all()):
             return self.join(arrivals).stats.pairs
-        batches = self._batches(arrivals, self._spec.encode(arrivals), plain=True)
+        encoded = self._spec.encode(arrivals, threads=self._threads)
+        batches = self._batches(arrivals, encoded, True, self._threads)
         pairs = sum(self._run(batches, False, lambda r, s, count: count))
         self._counted(arrivals, pairs)
         return pairs
 
-    def _batches(self, arrivals: Arrivals, encoded: Encoded, plain: bool) -> tuple[Batch, Batch]:
+    def _batches(
+        self, arrivals: Arrivals, encoded: Encoded, plain: bool, threads: int = 1
+    ) -> tuple[Batch, Batch]:
         """Points and boxes for the engine: numbered by row if `plain`, else by place in `encoded`."""
         points, boxes = encoded.points, encoded.boxes
         by_time = self._spec.window.kind == "time"
-        sides = []
-        for columns, row, side in (
-            (self._layout.points(points.codes), points.row, arrivals.r),
-            (self._layout.boxes(boxes.lo, boxes.hi), boxes.row, arrivals.s),
-        ):
+
+        def batch(stack: Callable, codes: Sequence, row: np.ndarray, side: Side) -> Batch:
             numbers = (row if plain else np.arange(len(row))).astype(np.uint32)
             age = side.time if by_time else side.index
-            sides.append(Batch(columns, numbers, 0, *taken([side.place, age], row)))
-        return sides[0], sides[1]
+            return Batch(stack(*codes), numbers, 0, *taken([side.place, age], row))
+
+        sides = (
+            (self._layout.points, [points.codes], points.row, arrivals.r),
+            (self._layout.boxes, [boxes.lo, boxes.hi], boxes.row, arrivals.s),
+        )
+        r, s = spread(batch, sides, threads)
+        return r, s
 
     def _run(self, batches: tuple[Batch, Batch], pairs: bool, use: Callable) -> list:
         """Joins finite batches: as a whole, or through subwindows where their structure was asked for."""

@@ -30,7 +30,8 @@ def signed(values: np.ndarray) -> np.ndarray:
 
 def encode(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """The codes of an array, and which of its values are not NULL."""
-    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    nulls = array.null_count
+    valid = array.is_valid().to_numpy(zero_copy_only=False) if nulls else np.ones(len(array), bool)
     type = array.type
     if type == sqltypes.STRING:
         codes = _hash(array)
@@ -44,7 +45,7 @@ def encode(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         codes = signed(_unscaled(array))
     else:
         codes = _integer_codes(_numbers(array, pa.int64()), type)
-    return np.where(valid, codes, _ZERO) if array.null_count else codes, valid
+    return np.where(valid, codes, _ZERO) if nulls else codes, valid
 
 
 def lower(bound: pa.Array, type: pa.DataType, strict: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +71,8 @@ def _is_wide(type: pa.DataType) -> bool:
 def _numbers(array: pa.Array, type: pa.DataType) -> np.ndarray:
     if array.type == sqltypes.DATE:
         array = array.cast(pa.int32())  # dates are cast to nothing else
-    array = array.cast(type)
+    if array.type != type:
+        array = array.cast(type)
     return (array.fill_null(0) if array.null_count else array).to_numpy(zero_copy_only=False)
 
 

@@ -15,7 +15,7 @@ late that is.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import ceil, sqrt
+from math import ceil, prod, sqrt
 
 import numpy as np
 
@@ -179,10 +179,10 @@ class Engine:
         `limits` are the ages of R and S below which no later row can join.
         """
         new = points, boxes
-        block = self._measure(points, boxes)
+        self._measure(points, boxes)
         # What is kept is searched faster by a batch that is sorted as a whole, if it is the most of the work.
         kept = all(ring.rows > len(batch) for ring, batch in zip(self.rings[::-1], new))
-        sides = self._sides(new, [max(map(len, new))] * 2 if kept else block)
+        sides = self._sides(new, [max(map(len, new))] * 2 if kept else self._blocks(*new))
         found = self._among(sides, pairs)
         probes = list(self._probes(sides))
         threads = self._threads(sum(last - first for _, _, first, last, _ in probes))
@@ -216,8 +216,8 @@ class Engine:
 
         A part is used by the thread that has found it, while it is in its cache.
         """
-        sides = self._sides((points, boxes), self._measure(points, boxes))
-        return self._among(sides, pairs, use)
+        self._measure(points, boxes)
+        return self._among(self._sides((points, boxes), self._blocks(points, boxes)), pairs, use)
 
     def _among(self, sides: list, pairs: bool, use: Callable = lambda *found: found) -> list:
         """What `use` makes of the pairs within a sorted batch."""
@@ -238,14 +238,15 @@ class Engine:
         if pairs and self.shares is not None:
             blocks = max(len(p.offsets), 1)
             parts = max(parts, int(probing * len(p) / blocks * self._share() / PAIRS))
-        cuts = np.linspace(0, len(tasks), min(len(tasks), parts) + 1).astype(np.int64)
+        parts = min(len(tasks), parts)
+        cuts = [len(tasks) * k // max(parts, 1) for k in range(parts + 1)]
         shares = ((stored, probe, hi, negated, tasks[i:j], pairs) for i, j in pairwise(cuts))
         return spread(lambda *share: use(*boxes_find_points(*share)), shares, threads)
 
     def _share(self) -> float:
         """The share of pairs that the order lets through."""
         kept = [self.shares.kept[d] for d in (self.order.key, self.order.stripe) if d >= 0]
-        return float(np.prod(kept))
+        return prod(map(float, kept))
 
     def _probes(self, sides: list) -> Iterator[tuple]:
         """What has to be probed with what: the blocks of a batch with the subwindows of the other stream."""
@@ -262,45 +263,50 @@ class Engine:
 
     # Measuring and sorting
 
-    def _measure(self, points: Batch, boxes: Batch) -> tuple[int, int]:
-        """Chooses the order for a batch; returns how many rows blocks of points and of boxes have."""
-        reach, pairs = 0, []
+    def _measure(self, points: Batch, boxes: Batch) -> None:
+        """Chooses the order for a batch, if that is due."""
         self._seen += len(points) + len(boxes)
-        measured = self._stale and self._seen > self._measured_until
+        if not (self._stale and self._seen > self._measured_until):
+            return
+        # Not more pairs than there are tuples: with the next ones it is measured again.
+        each = min(SAMPLE[1], ceil((len(points) + len(boxes)) / SAMPLE[0]))
+        reach, pairs = 0, []
         if len(points) and len(boxes):
-            chosen = boxes.columns[:, self._random.integers(0, len(boxes), SAMPLE[0])]
-            first, last = spans(self.layout, points.columns, chosen)
-            reach = int((last - first).mean())  # so many points a box meets
-            if measured:
-                width = np.tile(last - first, SAMPLE[1])
-                others = np.tile(first, SAMPLE[1]) + (width * self._random.random(len(width))).astype(
-                    np.int64
-                )
-                # Pairs within a batch count by their part in all that a box meets.
-                some = np.flatnonzero(width)
-                some = some[: ceil(len(some) * reach / max(reach + self.rings[0].rows, 1))]
-                pairs.append((points.columns[:, others[some]], chosen[:, some % SAMPLE[0]]))
-        if measured:
-            kept = [ring.sample(batch) for ring, batch in zip(self.rings, (points, boxes))]
-            if all(part.shape[1] for part in kept):
-                pairs.append(
-                    tuple(
-                        part[:, self._random.integers(0, part.shape[1], SAMPLE[0] * SAMPLE[1])]
-                        for part in kept
-                    )
-                )
-            if pairs:
-                self.shares = Shares.measure(
-                    self.layout, *(np.concatenate(side, axis=1) for side in zip(*pairs))
-                )
-                block = max(2 * reach, SHORTEST_BLOCK, self.rings[0].rows // SUBWINDOWS)
-                self.order = choose_order(self.layout, self.shares, kept[0], block)
-                self._stale = False
-                self._measured_until = self._seen + min(self._seen, MEASURED_FOR)
+            chosen, first, width = self._reached(points, boxes)
+            reach = int(width.mean())
+            first, width = np.tile(first, each), np.tile(width, each)
+            others = first + (width * self._random.random(len(width))).astype(np.int64)
+            # Pairs within a batch count by their part in all that a box meets.
+            some = np.flatnonzero(width)
+            some = some[: ceil(len(some) * reach / max(reach + self.rings[0].rows, 1))]
+            pairs.append((points.columns[:, others[some]], chosen[:, some % SAMPLE[0]]))
+        kept = [ring.sample(batch) for ring, batch in zip(self.rings, (points, boxes))]
+        if all(part.shape[1] for part in kept):
+            count = SAMPLE[0] * each
+            pairs.append(tuple(part[:, self._random.integers(0, part.shape[1], count)] for part in kept))
+        if pairs:
+            self.shares = Shares.measure(self.layout, *(np.concatenate(side, axis=1) for side in zip(*pairs)))
+            block = max(2 * reach, SHORTEST_BLOCK, self.rings[0].rows // SUBWINDOWS)
+            self.order = choose_order(self.layout, self.shares, kept[0], block)
+            self._stale = False
+            self._measured_until = self._seen + min(self._seen, MEASURED_FOR)
         if self.structure == "nested":
             self.order = Order(-1)
-        # A box meets whole blocks of points: long ones take few searches, short ones bring few candidates
-        # from outside its window.
+
+    def _reached(self, points: Batch, boxes: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Some boxes, and the first point and how many points each of them meets by the windows alone."""
+        chosen = boxes.columns[:, self._random.integers(0, len(boxes), SAMPLE[0])]
+        first, last = spans(self.layout, points.columns, chosen)
+        return chosen, first, last - first
+
+    def _blocks(self, points: Batch, boxes: Batch) -> tuple[int, int]:
+        """How many rows blocks of points and of boxes have, where they meet each other the most.
+
+        A box meets whole blocks of points: long ones take few searches, short ones bring few candidates from
+        outside its window.
+        """
+        both = len(points) and len(boxes)
+        reach = int(self._reached(points, boxes)[2].mean()) if both else 0
         best = sqrt(SEARCH * reach / self._share()) if self.shares and self.order.key >= 0 else 2 * reach
         rows = max(SHORTEST_BLOCK, int(min(2 * reach, best)))
         return rows, max(SHORTEST_BLOCK, rows * len(boxes) // max(len(points), 1) // 5)

@@ -1,6 +1,7 @@
 """The rows of a result: all columns of R, then all columns of S."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -32,8 +33,13 @@ def result_names(
 
 def joined_rows(r: pa.Table, s: pa.Table) -> pa.Table:
     """Rows of R beside rows of S, one result each."""
-    r_names, s_names = result_names(r.column_names, s.column_names)
-    return pa.table([*r.columns, *s.columns], names=r_names + s_names)
+    return pa.table([*r.columns, *s.columns], names=_names(tuple(r.column_names), tuple(s.column_names)))
+
+
+@lru_cache
+def _names(r: tuple[str, ...], s: tuple[str, ...]) -> list[str]:
+    r_names, s_names = result_names(r, s)
+    return r_names + s_names
 
 
 def _repeated(names: list[str]) -> str | None:

@@ -3,6 +3,9 @@
 import numpy as np
 import pyarrow as pa
 
+#: So many times the rows that are wanted is little to copy.
+SMALL = 8
+
 
 class RowStore:
     """Rows in pieces: each is joined with the one before it once it is half as long, so there are few."""
@@ -34,7 +37,22 @@ class RowStore:
 
     def take(self, numbers: np.ndarray) -> pa.Table:
         """The rows with these numbers."""
-        return pa.concat_tables(self._pieces).take(pa.array(numbers - self._first))
+        places = numbers - self._first
+        # Arrow makes one piece of several before it takes anything, which is dear where that is little.
+        if len(self._pieces) == 1 or len(self) <= SMALL * len(places):
+            return pa.concat_tables(self._pieces).take(pa.array(places))
+        starts = np.cumsum([0, *(piece.num_rows for piece in self._pieces)])
+        of = (np.searchsorted(starts, places, "right") - 1).astype(np.uint8)
+        order = np.argsort(of, kind="stable")
+        cuts = np.searchsorted(of[order], np.arange(len(self._pieces) + 1))
+        parts = [
+            piece.take(pa.array(places[order[first:last]] - start))
+            for piece, start, first, last in zip(self._pieces, starts, cuts, cuts[1:])
+            if first < last
+        ]
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return pa.concat_tables(parts or [self._pieces[0].slice(0, 0)]).take(pa.array(back))
 
 
 def _copied(rows: pa.Table) -> pa.Table:

@@ -11,6 +11,7 @@ from hw.errors import DataError, SpecError
 
 from . import arrival, encoding, sqltypes
 from .arrival import Arrivals
+from .compiled import spread
 from .condition import Left, parse_condition
 from .evaluate import Rows, evaluate, holds
 from .expression import SIDES, Node, Scope
@@ -280,9 +281,9 @@ class JoinSpec:
         """Filters that a device can do instead of the host, and why not the others."""
         return pushable(self._plan)
 
-    def encode(self, arrivals: Arrivals, pushed: Sequence[Pushed] = ()) -> Encoded:
+    def encode(self, arrivals: Arrivals, pushed: Sequence[Pushed] = (), threads: int = 1) -> Encoded:
         """Points and boxes of all rows that can be part of a result; the device does the filters `pushed`."""
-        encoded = self._encode(arrivals, {each.term for each in pushed})
+        encoded = self._encode(arrivals, {each.term for each in pushed}, threads)
         codes = []
         tables = {"r": arrivals.r.rows, "s": arrivals.s.rows}
         keep = {"r": np.ones(len(encoded.points.row), bool), "s": np.ones(len(encoded.boxes.row), bool)}
@@ -308,22 +309,26 @@ class JoinSpec:
             tuple(code[keep[each.side]] for each, code in zip(pushed, codes)),
         )
 
-    def _encode(self, arrivals: Arrivals, pushed: Collection[Node]) -> Encoded:
+    def _encode(self, arrivals: Arrivals, pushed: Collection[Node], threads: int) -> Encoded:
         self._check(arrivals.r.rows, "r")
         self._check(arrivals.s.rows, "s")
-        window_points, window_boxes = self.window_codes(arrivals)
-        rows, codes = self._plan.points(Rows.of("r", arrivals.r.rows), pushed)
-        points = Points(rows, (*codes, *taken(window_points, rows)))
+        windows = self.window_codes(arrivals)
+        both = zip((self._points, self._boxes), (arrivals.r.rows, arrivals.s.rows), windows)
+        points, boxes = spread(lambda made, rows, window: made(rows, window, pushed), both, threads)
+        return Encoded(points, boxes)
+
+    def _points(self, table: pa.Table, window, pushed: Collection[Node]) -> Points:
+        rows, codes = self._plan.points(Rows.of("r", table), pushed)
+        return Points(rows, (*codes, *taken(window, rows)))
+
+    def _boxes(self, table: pa.Table, window, pushed: Collection[Node]) -> Boxes:
         if not self._plan.disjuncts:
-            return Encoded(
-                points, Boxes(rows, rows, *(tuple(code[:0] for code in side) for side in window_boxes))
-            )
-        parts = [
-            self._plan.boxes(Rows.of("s", arrivals.s.rows), k, pushed) for k in range(self._plan.disjuncts)
-        ]
+            none = np.empty(0, np.int64)
+            return Boxes(none, none, *(tuple(code[:0] for code in side) for side in window))
+        parts = [self._plan.boxes(Rows.of("s", table), k, pushed) for k in range(self._plan.disjuncts)]
         row, *bounds = parts[0]
         disjunct = np.zeros(len(row), np.int64)
-        windows = [taken(side, row) for side in window_boxes]
+        windows = [taken(side, row) for side in window]
         if len(parts) > 1:
             row = np.concatenate([part[0] for part in parts])
             disjunct = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
@@ -333,9 +338,9 @@ class JoinSpec:
                 [np.concatenate(codes)[order] for codes in zip(*(part[which] for part in parts))]
                 for which in (1, 2)
             ]
-            windows = [[code[row] for code in side] for side in window_boxes]
-        lo, hi = ((*values, *window) for values, window in zip(bounds, windows))
-        return Encoded(points, Boxes(row, disjunct, lo, hi))
+            windows = [[code[row] for code in side] for side in window]
+        lo, hi = ((*values, *codes) for values, codes in zip(bounds, windows))
+        return Boxes(row, disjunct, lo, hi)
 
     def window_codes(self, arrivals: Arrivals):
         """The codes of every row in the window's dimensions: points, and lows and highs of boxes."""

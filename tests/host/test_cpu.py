@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from host.cpu import CpuSession, open_cpu
-from host.row_store import RowStore
 from host.spec import JoinSpec
 from hw.errors import DataError, ParameterError
 from sim.oracle import Windows, three_steps
@@ -142,16 +141,6 @@ def test_explain_names_the_choice(rng):
         assert "newest levels: batches of 3000 rows pay for sorting" in session.explain()
         used, encoded = session.memory
         assert encoded <= used <= 1.25 * encoded
-
-
-def test_rows_are_forgotten_in_time():
-    store = RowStore()
-    for start in range(0, 1000, 10):
-        store.append(pa.table({"n": np.arange(start, start + 10)}))
-        store.drop(start - 50)
-        first = max(0, start - 50)
-        assert store.take(np.arange(first, start + 10))["n"].to_pylist() == list(range(first, start + 10))
-        assert len(store) <= 2 * 60 + 10
 
 
 def test_a_second_process_does_not_compile(tmp_path):
