@@ -265,11 +265,12 @@ class Engine:
 
     def _measure(self, points: Batch, boxes: Batch) -> None:
         """Chooses the order for a batch, if that is due."""
-        self._seen += len(points) + len(boxes)
-        if not (self._stale and self._seen > self._measured_until):
+        new = len(points) + len(boxes)
+        self._seen += new
+        if not (new and self._stale and self._seen > self._measured_until):
             return
-        # Not more pairs than there are tuples: with the next ones it is measured again.
-        each = min(SAMPLE[1], ceil((len(points) + len(boxes)) / SAMPLE[0]))
+        # Not more pairs than there are tuples.
+        each = min(SAMPLE[1], ceil((new + sum(ring.rows for ring in self.rings)) / SAMPLE[0]))
         reach, pairs = 0, []
         if len(points) and len(boxes):
             chosen, first, width = self._reached(points, boxes)

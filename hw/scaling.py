@@ -136,6 +136,9 @@ def verdicts(rows: list[tuple[Parameters, list[Timed]]]) -> list[str]:
         }
         if REFERENCE not in clocks:
             continue
+        larger = sorted(
+            {one.cores for one, _ in rows if replace(one, cores=variant.cores) == variant} - {*clocks}
+        )
         most = max(clocks)
         left = clocks[most] / clocks[REFERENCE]
         met = min(clocks.values()) >= TARGET_MHZ and left >= TARGET_SHARE
@@ -144,6 +147,7 @@ def verdicts(rows: list[tuple[Parameters, list[Timed]]]) -> list[str]:
             f"{clocks[REFERENCE]:.1f} MHz with {REFERENCE} cores, "
             f"{clocks[most]:.1f} with {most} ({left - 1:+.1%}); "
             f"{TARGET_MHZ} MHz in all sizes and {TARGET_SHARE - 1:+.0%} are {'met' if met else 'missed'}"
+            + (f"; there is no room for {', '.join(map(str, larger))}" if larger else "")
         )
     return lines
 

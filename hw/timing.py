@@ -66,7 +66,7 @@ class Design:
         self._name = name
         self._record = record
         self._made = None
-        self._making = threading.Lock()
+        self._making, self._packing = threading.Lock(), threading.Lock()
         self._parts = (
             *(self._text, tools.yosys().version, tools.nextpnr(CHIP.family).version),
             *(CHIP.name, *CHIP.options, *route.flow(CHIP.family)),
@@ -83,7 +83,8 @@ class Design:
         def make() -> list[dict]:
             return [asdict(area) for area in route.pack(self._netlist(), chip=CHIP, folder=self._folder)]
 
-        used, room = kept(make, *self._parts, "packed", name=f"{self._name}, packed", record=self._record)
+        with self._packing:  # into one file
+            used, room = kept(make, *self._parts, "packed", name=f"{self._name}, packed", record=self._record)
         return Area(**used), Area(**room)
 
     def timed(self, seed: int) -> Timed:

@@ -57,6 +57,7 @@ def explained(
     source: str,
     estimate: Estimate | str,
     writer: str | None = None,
+    streaming: bool = False,
 ) -> str:
     """Where each part of a join runs and why, what does not run there, and what that takes.
 
@@ -88,7 +89,7 @@ def explained(
             who, _, why = told.partition(", because ")
             table.append((part, who, why))
     if how != "inner":
-        decides = "Spark, then a task" if spec.left else "tasks"
+        decides = f"Spark, then a {'second state' if streaming else 'task'}" if spec.left else "tasks"
         table.append((f"{how} rows without a partner", decides, "as they leave their window"))
     if isinstance(estimate, Estimate):
         halo = f"{estimate.halo:,} rows, {estimate.overhead:.1%} of {estimate.rows:,}"

@@ -12,12 +12,13 @@ through a settler as they are, because a stream cannot be read twice.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import cycle
+from itertools import cycle, islice
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -38,7 +39,10 @@ def sent(
     """What sends the shards' results, of which Spark has taken out some pairs, to the settlers."""
 
     def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch, turn in zip(batches, cycle(keys)):
+        # Tasks begin with different settlers, so that few batches are spread as well.
+        task = TaskContext.get()
+        turns = islice(cycle(keys), task.partitionId() % len(keys) if task else 0, None)
+        for batch, turn in zip(batches, turns):
             yield pa.RecordBatch.from_pylist(
                 [
                     {"shard": turn if key is None else key, "kind": kind, "data": to_bytes(rows)}
@@ -87,7 +91,7 @@ class Settler(StatefulProcessor):
                 told.setdefault(kind, []).append(from_bytes(data))
         for side, name in zip(SIDES, ROW_NUMBERS):
             if met := told.get(f"met {side}"):
-                self._chunks.add(f"met {side}", pa.concat_tables(met))
+                self._remember(f"met {side}", pa.concat_tables(met)["number"].to_numpy())
             if left := told.get(f"left {side}"):
                 single = self._single(side, pa.concat_tables(left), name)
                 yield pd.DataFrame({"owner": [key[0]], "kind": ["rows"], "data": [to_bytes(single)]})
@@ -95,6 +99,12 @@ class Settler(StatefulProcessor):
 
     def close(self) -> None:
         pass
+
+    def _remember(self, kind: str, met: np.ndarray) -> None:
+        """Keeps the numbers of rows that had a partner, each once."""
+        known = [table["number"].to_numpy() for _, table in self._chunks.of(kind)]
+        new = np.setdiff1d(met, np.concatenate(known)) if known else np.unique(met)
+        self._chunks.add(kind, pa.table({"number": new}))
 
     def _single(self, side: str, left: pa.Table, name: str) -> pa.Table:
         """Those of the rows that leave that had no partner; the others are forgotten."""

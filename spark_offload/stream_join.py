@@ -183,7 +183,9 @@ class StreamJoin:
             source = "Spark shows each to all shards, because one of them stores it and all join it"
             if self.spec.by:
                 source = "Spark shows each to all shards, because one of them has its key, and joins it alone"
-            return explained(self.spec, self.how, self.placement, tasks, source, "streams have no end")
+            return explained(
+                *(self.spec, self.how, self.placement, tasks, source, "streams have no end"), streaming=True
+            )
         plan = self._files()
         most = self.partitions or self.r.sparkSession.conf.get("spark.sql.shuffle.partitions")
         if isinstance(plan, FilePlan):

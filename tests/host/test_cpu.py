@@ -143,6 +143,22 @@ def test_explain_names_the_choice(rng):
         assert encoded <= used <= 1.25 * encoded
 
 
+def test_nothing_is_chosen_for_nothing(rng):
+    """Pushes without rows, also where a new choice is due, leave the order as it is."""
+    count = 1100
+    r = rows(np.arange(count), x=rng.integers(0, 50, count), y=rng.integers(0, 5000, count))
+    s = rows(np.arange(count), a=rng.integers(0, 50, count), b=rng.integers(0, 5000, count))
+    spec = spec_for(r, s, 8000, "r.x BETWEEN s.a - 9 AND s.a + 9 AND r.y BETWEEN s.b - 9 AND s.b + 9")
+    session = open_cpu("cpu:auto", spec, 1)
+    for start in range(0, count, 100):  # the last begins a subwindow
+        session.push(r.slice(start, 100), s.slice(start, 100))
+    (key,) = (k for k, dim in enumerate(spec.dimensions) if "r.y" in dim.text)
+    told = session.explain()
+    assert f"sorted by dimension {key}" in told and "2 subwindows" in told
+    session.push(r.slice(0, 0), s.slice(0, 0))
+    assert session.explain() == told
+
+
 def test_a_second_process_does_not_compile(tmp_path):
     code = (
         "import numpy as np; from host.rap_table import adjusted; one = np.ones(4, np.int64); "

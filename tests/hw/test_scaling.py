@@ -152,7 +152,9 @@ def test_what_has_no_room_is_not_placed(router, capsys):
     assert len(rows) == 8 and all((row[1] == "16") == (row[-2:] == ["no", "room"]) for row in rows)
     assert {text.split()[1] for text, _ in router.placed} == {"4"}
     assert scaling.main(["--cores", "8,16", "--seeds", "1", "--architecture", "splitjoin"]) == 0
-    assert "splitjoin, lanes=8: 150.2 MHz with 8 cores, 150.2 with 8 (+0.0%)" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "splitjoin, lanes=8: 150.2 MHz with 8 cores, 150.2 with 8 (+0.0%)" in printed
+    assert "are met; there is no room for 16\n" in printed
 
 
 @pytest.mark.parametrize("luts, most", [(1000, 73), (500, 146), (14_000, None)])

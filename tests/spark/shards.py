@@ -1,5 +1,6 @@
 """Shards of a streaming join without Spark: micro-batches go through the processor, state lies in memory."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from spark_offload.chunks import to_bytes
+from spark_offload.chunks import from_bytes, to_bytes
 from spark_offload.settling import Settler, sent
 from spark_offload.shard import STREAM_METRICS, Shard, ShardedJoin
 from spark_offload.shard_keys import shard_keys
@@ -87,6 +88,16 @@ class Shards:
                 for key, rows in told.groupby("shard")
             ]
         )
+
+    def settled_numbers(self) -> list[tuple[str, int]]:
+        """What the settlers keep, by stream."""
+        found = []
+        for key in self.keys:
+            directory = self.settler.peekValueState("directory", key)
+            for entry in json.loads(directory[0])["entries"] if directory else ():
+                data = self.settler.peekMapState("chunks", key)[(entry["number"],)][0]
+                found += [(entry["kind"], number) for number in from_bytes(data)["number"].to_pylist()]
+        return found
 
     def fail(self, r: pa.Table, s: pa.Table, watermark: int) -> None:
         """A micro-batch that fails when all is done: Spark goes on from the state before it."""
