@@ -19,7 +19,12 @@ Within stripes, which are short, the next 8 keys come first.
 Codes of a block are kept as distances from an origin in each column, in 32 bits where all fit: so twice as
 many are in a cache line, and in the cache.
 
-Memory: codes, 4 bytes of number, and for every 8th tuple 4 or 8 bytes (points) or up to 24 (boxes).
+Where the key of such a block is tested for equality, a probe finds its tuples without a search. There is a
+bit for each stretch of distances, in their order, which says whether any of them is there, and for each word
+of 64 bits the position of the first. So what is not there, which is most of a window, takes no line of keys.
+
+Memory: codes, 4 bytes of number, for every 8th tuple 4 or 8 bytes (points) or up to 24 (boxes), and up to 1.5
+bytes for the bits and positions.
 """
 
 from collections.abc import Callable
@@ -39,6 +44,8 @@ PART = 8
 LINE = 64
 #: Tuples from which on codes are kept as distances: fewer are in the cache anyway.
 PACKED = 8192
+#: Bits for each tuple, at most, that say which keys are there.
+BITS = 8
 #: Entries of the index that are looked at together.
 PARTS = 16
 #: How many candidates of a search are tested one by one, as the search for their end goes on.
@@ -201,7 +208,53 @@ def _seek_each(
             # What is listed soon comes into the cache now; no branch, because none could be foretold.
             place = first + (at - first) * hit
             prefetch(ids, place)
+            prefetch(ids, min(place + PART, last) - 1)
             prefetch(keys, min(place + PART, last) - 1)
+    return count
+
+
+@compiled
+def _note(keys, shift, bits, starts):
+    """Sets the bits of sorted keys, and the positions of the first key of each word and of those after it."""
+    word = 0
+    for i in range(len(keys)):
+        at = np.uint64(keys[i]) >> shift
+        while word <= np.int64(at >> np.uint64(6)):
+            starts[word] = i
+            word += 1
+        bits[at >> np.uint64(6)] |= np.uint64(1) << (at & np.uint64(63))
+    starts[word:] = len(keys)
+
+
+@compiled
+def _find_each(keys, ids, noted, origin, codes, begin, end, sought, found):
+    """`_seek_each` where only equal keys count, by what `_note` has noted of them."""
+    bits, starts, shift = noted
+    words, wanted, count = np.uint64(len(bits)), 0, 0
+    for i in range(begin, end):
+        at = above(codes[i], origin) >> shift
+        word = at >> np.uint64(6)
+        sought[wanted] = i
+        if word < words:
+            wanted += np.int64(bits[word] >> (at & np.uint64(63)) & np.uint64(1))
+    for j in range(wanted):
+        word = above(codes[sought[j]], origin) >> shift >> np.uint64(6)
+        found[j] = starts[word]
+        prefetch(keys, found[j])
+        prefetch(keys, np.int64(starts[word + np.uint64(1)]) - 1)
+    for j in range(wanted):
+        i = sought[j]
+        value = above(codes[i], origin)
+        at, until = found[j], np.int64(starts[(value >> shift >> np.uint64(6)) + np.uint64(1)])
+        if until - at > 2 * SHORT:
+            at = _halved(keys, at - 1, until, value)[1]
+        while at < until and keys[at] < value:
+            at += 1
+        sought[count], found[count] = i, at
+        count += at < until and keys[at] == value
+        prefetch(ids, min(at, until - 1))
+        prefetch(ids, min(at + PART, len(ids)) - 1)
+        prefetch(keys, min(at + PART, len(ids)) - 1)
     return count
 
 
@@ -395,6 +448,10 @@ def _distances(lows: np.ndarray, highs: np.ndarray, count: int) -> tuple[np.ndar
     return np.zeros_like(lows), np.uint64
 
 
+#: Nothing noted of any key.
+NOTHING = np.empty(0, np.uint64), np.empty(0, np.uint32), np.uint64(0)
+
+
 class Sorted:
     """Points or boxes in sorted blocks.
 
@@ -409,6 +466,7 @@ class Sorted:
         key = max(order.key, 0)
         self.heads = data[key, ::PART].copy() if order.key >= 0 else np.empty(0, data.dtype)
         self.tops = self.widths = None
+        self.noted = NOTHING
 
     @classmethod
     def build(
@@ -444,18 +502,19 @@ class Sorted:
     def points(self) -> tuple:
         """What `boxes_find_points` takes."""
         order = self.order
-        searched = order.key, order.stripe, order.splitters, self.heads
+        searched = order.key, order.stripe, order.splitters, self.heads, self.noted
         return self.data, self.ids, self.base, self.origins, self.offsets, *searched
 
     def boxes(self) -> tuple:
         """What `points_find_boxes` takes."""
-        *what, offsets, key, stripe, splitters, heads = self.points()
-        return *what, offsets[0], key, stripe, splitters, heads, self.tops, *self.widths
+        *what, offsets, key, stripe, splitters, heads, noted = self.points()
+        return *what, offsets[0], key, stripe, splitters, heads, noted, self.tops, *self.widths
 
     @property
     def bytes(self) -> int:
         """Bytes in use, index included."""
         parts = [self.data, self.ids, self.origins, self.offsets, self.heads, self.lows, self.highs]
+        parts += self.noted[:2]
         return sum(part.nbytes for part in [*parts, *(self.tops or ()), *(self.widths or ())])
 
     def with_tops(self, layout: Layout) -> "Sorted":
@@ -469,6 +528,18 @@ class Sorted:
         self.tops = tops, rising, stripe_tops, stripe_rising
         for array, hi in zip(self.tops, np.repeat(bounds, 2)):
             array += self.origins[hi] if hi >= 0 else LOWEST
+        return self
+
+    def with_notes(self, layout: Layout) -> "Sorted":
+        """Adds what finds equal keys in the only block, where they are tested for that."""
+        key = self.order.key
+        if key >= 0 and layout.hi[key] == key and self.data.dtype == np.uint32 and self.offsets.shape[1] == 2:
+            most = int(self.highs[0, key] - self.origins[key])
+            shift = np.uint64((most // (BITS * len(self))).bit_length())
+            words = (most >> int(shift)) // 64 + 1
+            bits, starts = np.zeros(words, np.uint64), np.empty(words + 1, np.uint32)
+            _note(self.data[key], shift, bits, starts)
+            self.noted = bits, starts, shift
         return self
 
     def with_widths(self, layout: Layout) -> "Sorted":
@@ -510,7 +581,7 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
 
     A task is a block of points, the first box and the one after the last, and the dimensions to test.
     """
-    data, ids, base, origins, offsets, key, stripe, splitters, heads = points
+    data, ids, base, origins, offsets, key, stripe, splitters, heads, noted = points
     box_data, box_ids, box_base = boxes
     origin = origins[max(key, 0)]
     out_r, out_s = np.empty(1024 * pairs, np.int64), np.empty(1024 * pairs, np.int64)
@@ -533,7 +604,9 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
         for ahead in range(begin, end, AHEAD):
             until = min(ahead + AHEAD, end)
             count = until - ahead
-            if searched:
+            if len(noted[0]):
+                count = _find_each(keys, ids, noted, origin, lows, ahead, until, sought, starts)
+            elif searched:
                 first, last = offsets[block, 0], offsets[block, 1]
                 count = _seek_each(
                     keys, ids, heads, origin, first, last, lows, LOWEST, highs, bounded, ahead, until,
@@ -595,7 +668,8 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
 @compiled
 def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     """The pairs of the points `begin .. end - 1` with a block of boxes, testing the dimensions `wanted`."""
-    data, ids, base, origins, offsets, key, stripe, splitters, heads, index, narrowest, widest = boxes
+    data, ids, base, origins, offsets, key, stripe, splitters, heads, noted = boxes[:10]
+    index, narrowest, widest = boxes[10:]
     origin = origins[max(key, 0)]
     tops, rising, stripe_tops, stripe_rising = index
     point_data, point_ids, point_base = points
@@ -618,7 +692,9 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     for ahead in range(begin, end, AHEAD):
         until = min(ahead + AHEAD, end)
         count = until - ahead
-        if searched:
+        if len(noted[0]):
+            count = _find_each(keys, ids, noted, origin, codes, ahead, until, sought, starts)
+        elif searched:
             first, last = offsets[0], offsets[1]
             count = _seek_each(
                 keys, ids, heads, origin, first, last, codes, reach, codes, True, ahead, until, sought, starts
@@ -759,6 +835,7 @@ class BiSort:
 
     def _indexed(self, block: Sorted) -> Sorted:
         """A block that can be probed."""
+        block.with_notes(self._layout)
         return block.with_tops(self._layout) if self._boxes else block
 
     def _add(self, run: Sorted) -> None:

@@ -30,7 +30,7 @@ from .wib_tree import WibTree
 from .window import LONGEST
 
 #: Tuples in a task, so that threads can share a block.
-CHUNK = 4096
+CHUNK = 16384
 #: Rows in a block of a batch that is longer than the windows, at least.
 SHORTEST_BLOCK = 512
 #: How many candidates can be tested in the time of a search.

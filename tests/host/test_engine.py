@@ -5,6 +5,7 @@ points, boxes -> batches -> [ engine, one structure ] -> pairs
       +---------------------> [ point in box ] ------> pairs
 """
 
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -450,3 +451,47 @@ def test_rap_table_keeps_all_of_one_value(rng):
     )
     (found,) = (part.meet(boxes, 0, 1, 1, True) for part in table.parts())
     assert sorted(found[0].tolist()) == list(range(3000))
+
+
+@pytest.mark.parametrize("boxes", [False, True])
+@pytest.mark.parametrize(
+    "begin, spread",
+    [(0, 5), (10**15, 400), (2**64 - 2**20, 2**20 - 1), (7, 2**31), (2**63, 2**32 - 2)],
+)
+def test_equal_keys_are_found_by_bits(begin, spread, boxes, rng, monkeypatch):
+    """Keys that are dense, sparse or mostly the same, and probes that are there, near them or beyond."""
+    monkeypatch.setattr("host.bisort.PACKED", 1)
+    layout = Layout.of([SpecDimension("", Test.EQUAL), SpecDimension("", Test.BAND)])
+    rows, order = 3 * BUFFER, Order(0)
+
+    def made(keys: np.ndarray, is_boxes: bool) -> np.ndarray:
+        lows = rng.integers(0, 100, len(keys)).astype(np.uint64)
+        return np.stack([keys, lows, lows + np.uint64(20)] if is_boxes else [keys, lows])
+
+    def near(count: int) -> np.ndarray:
+        keys = rng.integers(0, spread, count, endpoint=True).astype(np.uint64)
+        keys[rng.random(count) < 0.3] = spread // 3
+        return keys + np.uint64(begin)
+
+    kept, stored = BiSort(layout, boxes, order, 0), []
+    for k in range(3):
+        stored.append(made(near(rows), boxes))
+        numbers = np.arange(rows * k, rows * (k + 1), dtype=np.uint32)
+        kept.insert(Sorted.build(stored[-1], numbers, 0, np.array([0, rows]), order), 0, rows)
+    stored = np.concatenate(stored, axis=1)
+    blocks = kept._all()
+    assert all(len(block.noted[0]) and block.data.dtype == np.uint32 for block in blocks)
+    asked = [stored[0][rng.integers(0, stored.shape[1], 300)], near(300), near(300) ^ np.uint64(1)]
+    asked.append(np.array([0, 1, begin - 1 if begin else 0, 2**64 - 1, 2**64 - 2], np.uint64))
+    probes = made(np.concatenate(asked), not boxes)
+    count = probes.shape[1]
+    probe = Sorted.build(probes, np.arange(count, dtype=np.uint32), 0, np.array([0, count]), order)
+    points, box = (probes, stored) if boxes else (stored, probes)
+    fits = box[0][:, None] == points[0]
+    fits &= (box[1][:, None] <= points[1]) & (points[1] <= box[2][:, None])
+    wanted = Counter((int(point), int(one)) for one, point in np.argwhere(fits))
+    found = Counter()
+    for part in kept.parts():
+        r, s, _ = part.meet(probe, 0, count, 3, True)
+        found.update(zip(r.tolist(), s.tolist()))
+    assert found == wanted and wanted
