@@ -45,8 +45,8 @@ area: $(STAMP) ## cells on xc6v, mapped, by number of cores
 timing: $(STAMP) ## cells and MHz on ECP5, placed and routed: make timing CORES=4,16 (ARCH= SEEDS=)
 	$(PYTHON) -m hw.timing $(if $(ARCH),--architecture $(ARCH)) $(if $(CORES),--cores $(CORES)) $(if $(SEEDS),--seeds $(SEEDS))
 
-engines: $(STAMP) ## cells and MHz of mergers, probers and all of BI-Sort for 1 to 16 records per cycle
-	$(PYTHON) -m hw.engines
+engines: $(STAMP) ## cells and MHz of mergers, probers and all of BI-Sort for 1 to 16 records per cycle (ONLY="merger prober" LANES="1 2")
+	$(PYTHON) -m hw.engines $(if $(ONLY),--only $(ONLY)) $(if $(LANES),--lanes $(LANES))
 
 figures: $(STAMP) ## MHz against cores up to a full ECP5; hours, goes on after a stop (ARCH= CORES= SEEDS=)
 	$(PYTHON) -m hw.scaling $(if $(ARCH),--architecture $(ARCH)) $(if $(CORES),--cores $(CORES)) $(if $(SEEDS),--seeds $(SEEDS))

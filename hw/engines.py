@@ -4,7 +4,9 @@ Cells are mapped by yosys for Virtex-6, as in `hw/area.py`; the clock is that of
 routed and kept as in `hw/timing.py`.
 """
 
+import argparse
 import sys
+from collections.abc import Sequence
 
 from amaranth.lib import data, wiring
 from tabulate import tabulate
@@ -54,7 +56,7 @@ def row(name: str, lanes: int) -> tuple:
     area = mapped(whole(make, name), name)
     with timing.behind_pins(emit_alone(make), f"{name}, {lanes} records per cycle") as design:
         timed = design.timed(SEED)
-    factors = (1, lanes / 1000, lanes * RECORD.size / 8000)
+    factors = (1, lanes, lanes * RECORD.size / 8000)
     rates = [timed.mhz and timed.mhz * factor for factor in factors]
     return (
         name,
@@ -71,13 +73,19 @@ def row(name: str, lanes: int) -> tuple:
     )
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the table."""
-    wanted = [(name, lanes) for name in ENGINES for lanes in LANES]
+    parser = argparse.ArgumentParser(prog="engines")
+    parser.add_argument("--only", nargs="+", choices=ENGINES, default=list(ENGINES), help="some of them")
+    parser.add_argument(
+        "--lanes", nargs="+", type=int, choices=LANES, default=LANES, help="records per cycle"
+    )
+    options = parser.parse_args(arguments)
+    wanted = [(name, lanes) for name in options.only for lanes in options.lanes]
     rows = [row(*one) for one in tqdm(wanted, desc="engines", file=sys.stderr, leave=False)]
     headers = (
         *("engine", "records/cycle", "logic LUT", "RAM LUT", "FF", "BRAM", "LUT/record"),
-        *("ECP5 LUT", "ECP5 FF", "ECP5 BRAM", "MHz", "G records/s", "GB/s"),
+        *("ECP5 LUT", "ECP5 FF", "ECP5 BRAM", "MHz", "M records/s", "GB/s"),
     )
     print(
         f"{RECORD.size // 8}-byte records with {RECORD['key'].width}-bit keys: cells on xc6v, mapped by "

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from hw import scaling, timing
+from hw import engines, scaling, timing
 from hw.area import CONFIGURATIONS, PAPER, Area
 from hw.engines import ENGINES
 from hw.errors import ToolError
@@ -155,6 +155,21 @@ def test_what_has_no_room_is_not_placed(router, capsys):
     printed = capsys.readouterr().out
     assert "splitjoin, lanes=8: 150.2 MHz with 8 cores, 150.2 with 8 (+0.0%)" in printed
     assert "are met; there is no room for 16\n" in printed
+
+
+def test_some_engines(router, monkeypatch, capsys):
+    asked, cores = [], {"merger": 4, "bisort": 64}
+    monkeypatch.setattr(engines, "whole", lambda make, name: asked.append(name))
+    monkeypatch.setattr(engines, "mapped", lambda text, name: Area(90, 10, 50, 1))
+    monkeypatch.setattr(engines, "emit_alone", lambda make: f"{asked[-1]} {cores[asked[-1]]}")
+    router.luts = 2000  # 64 cores of it take more than the chip has
+    engines.main(["--only", "merger", "bisort", "--lanes", "2"])
+    merger, bisort = capsys.readouterr().out.splitlines()[-2:]
+    # 150 - 0.4 + the seed; two records of 8 bytes.
+    assert merger.split()[:7] == ["merger", "2", "90", "10", "50", "1", "50.0"]
+    assert merger.split()[-3:] == ["150.6", "301.2", "2.4"]
+    assert bisort.split()[0] == "bisort" and bisort.count("no room") == 3
+    assert "merger, 2 records per cycle, seed 1" in timing.RECORD.read_text()
 
 
 @pytest.mark.parametrize("luts, most", [(1000, 73), (500, 146), (14_000, None)])
