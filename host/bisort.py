@@ -29,13 +29,12 @@ bytes for the bits and positions.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from .columns import Layout
-from .compiled import compiled, inlined, prefetch, spread
+from .compiled import compiled, inlined, prefetch, spread, stretches
 from .nested import HIGHEST, LOWEST, above, grown, leading, listed, match_boxes, match_points
 
 #: Tuples per entry of the index: a cache line of keys, or half of one.
@@ -484,13 +483,11 @@ class Sorted:
         offsets = np.empty((blocks, len(order.splitters) + 2), np.int64)
         lows, highs = np.empty((2, blocks, len(columns)), np.uint64)
         target = data, ids, offsets, lows, highs
-        parts = max(min(threads, blocks), 1)
-        cuts = [blocks * k // parts for k in range(parts + 1)]
         spread(
             _sort_blocks,
             (
                 (columns, numbers, bounds, a, b, order.key, order.stripe, order.splitters, target)
-                for a, b in pairwise(cuts)
+                for a, b in stretches(blocks, threads)
             ),
             threads,
         )
@@ -549,9 +546,9 @@ class Sorted:
         return self
 
     def packed(self) -> "Sorted":
-        """The only block, whose codes are whole, with codes in as few bits as they take."""
+        """The only block, with codes in as few bits as they take."""
         origins, kind = _distances(self.lows[0], self.highs[0], len(self))
-        if kind is np.uint64:
+        if self.data.dtype == kind:
             return self
         data = _room(*self.data.shape, self.order.key, kind)
         np.subtract(self.data, origins[:, None], out=data, casting="unsafe")
@@ -840,10 +837,9 @@ class BiSort:
 
     def _add(self, run: Sorted) -> None:
         """Adds a block, merged with those before it that it is not much shorter than."""
-        merged = 0
         while self._blocks and (not self._levelled or len(self._blocks[-1]) <= 2 * len(run)):
-            run, merged = self._blocks.pop().merged(run), merged + 1
-        self._blocks.append(self._indexed(run if merged else run.packed()))
+            run = self._blocks.pop().merged(run)
+        self._blocks.append(self._indexed(run.packed()))
 
     def seal(self) -> None:
         """Nothing more will be inserted: merges all blocks into one."""

@@ -9,10 +9,11 @@ thread costs nothing extra.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 
 import numba
@@ -101,6 +102,12 @@ def checked_threads(threads: int | None) -> int:
 @cache
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="touchline")
+
+
+def stretches(count: int, parts: int) -> Iterator[tuple[int, int]]:
+    """Where so many stretches of about equal length begin and end; of fewer things there are fewer."""
+    parts = min(parts, count)
+    return pairwise(count * k // max(parts, 1) for k in range(parts + 1))
 
 
 def spread(function: Callable, parts: Iterable[tuple], threads: int) -> list:

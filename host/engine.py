@@ -14,7 +14,6 @@ late that is.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import ceil, prod, sqrt
 
 import numpy as np
@@ -22,7 +21,7 @@ import numpy as np
 from .bisort import BiSort, Order, Sorted, boxes_find_points
 from .choice import SAMPLE, Shares, Statistics, choose_order, choose_structure
 from .columns import Layout
-from .compiled import spread
+from .compiled import spread, stretches
 from .llat import partitions
 from .nested import block_pairs, relation
 from .rap_table import RapTable, even_splitters
@@ -238,9 +237,8 @@ class Engine:
         if pairs and self.shares is not None:
             blocks = max(len(p.offsets), 1)
             parts = max(parts, int(probing * len(p) / blocks * self._share() / PAIRS))
-        parts = min(len(tasks), parts)
-        cuts = [len(tasks) * k // max(parts, 1) for k in range(parts + 1)]
-        shares = ((stored, probe, hi, negated, tasks[i:j], pairs) for i, j in pairwise(cuts))
+        cuts = stretches(len(tasks), parts)
+        shares = ((stored, probe, hi, negated, tasks[i:j], pairs) for i, j in cuts)
         return spread(lambda *share: use(*boxes_find_points(*share)), shares, threads)
 
     def _share(self) -> float:

@@ -129,16 +129,15 @@ def verdicts(rows: list[tuple[Parameters, list[Timed]]]) -> list[str]:
     """For each chain, whether the largest size is as fast as is aimed at."""
     lines = []
     for variant in variants():
-        clocks = {
-            one.cores: mhz
+        all_sizes = {
+            one.cores: timing.median(found)
             for one, found in rows
-            if replace(one, cores=variant.cores) == variant and (mhz := timing.median(found))
+            if replace(one, cores=variant.cores) == variant
         }
+        clocks = {cores: mhz for cores, mhz in all_sizes.items() if mhz}
         if REFERENCE not in clocks:
             continue
-        larger = sorted(
-            {one.cores for one, _ in rows if replace(one, cores=variant.cores) == variant} - {*clocks}
-        )
+        without = sorted(all_sizes.keys() - clocks.keys())
         most = max(clocks)
         left = clocks[most] / clocks[REFERENCE]
         met = min(clocks.values()) >= TARGET_MHZ and left >= TARGET_SHARE
@@ -147,7 +146,7 @@ def verdicts(rows: list[tuple[Parameters, list[Timed]]]) -> list[str]:
             f"{clocks[REFERENCE]:.1f} MHz with {REFERENCE} cores, "
             f"{clocks[most]:.1f} with {most} ({left - 1:+.1%}); "
             f"{TARGET_MHZ} MHz in all sizes and {TARGET_SHARE - 1:+.0%} are {'met' if met else 'missed'}"
-            + (f"; there is no room for {', '.join(map(str, larger))}" if larger else "")
+            + (f"; there is no room for {', '.join(map(str, without))}" if without else "")
         )
     return lines
 

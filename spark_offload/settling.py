@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from host.expression import SIDES
@@ -29,14 +29,14 @@ from .chunks import Chunks, from_bytes, to_bytes
 from .shard import OUTPUT, ShardedJoin
 from .task import ROW_NUMBERS
 
-#: What settlers get: `kind` is "rows", or "left r", "met s" and so on.
-SENT = T.StructType([T.StructField("shard", T.IntegerType()), *OUTPUT.fields[1:]])
-
 
 def sent(
     join: ShardedJoin, keys: list[int]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What sends the shards' results, of which Spark has taken out some pairs, to the settlers."""
+    """What sends the shards' results, of which Spark has taken out some pairs, to the settlers.
+
+    In rows of `OUTPUT`, whose `kind` is "rows", or "left r", "met s" and so on; `owner` is a settler's key.
+    """
 
     def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Tasks begin with different settlers, so that few batches are spread as well.
@@ -45,7 +45,7 @@ def sent(
         for batch, turn in zip(batches, turns):
             yield pa.RecordBatch.from_pylist(
                 [
-                    {"shard": turn if key is None else key, "kind": kind, "data": to_bytes(rows)}
+                    {"owner": turn if key is None else key, "kind": kind, "data": to_bytes(rows)}
                     for key, kind, rows in parts(batch)
                     if rows.num_rows
                 ],
@@ -68,7 +68,7 @@ def sent(
         for shard, key in enumerate(keys):
             yield key, kind, rows.filter(pa.array(owner == shard))
 
-    schema = pa.schema([("shard", pa.int32()), ("kind", pa.string()), ("data", pa.binary())])
+    schema = to_arrow_schema(OUTPUT)
     return send
 
 
@@ -86,7 +86,7 @@ class Settler(StatefulProcessor):
         told: dict[str, list[pa.Table]] = {}
         for frame in rows:
             passed = frame["kind"] == "rows"
-            yield frame.loc[passed, ["shard", "kind", "data"]].rename(columns={"shard": "owner"})
+            yield frame.loc[passed, OUTPUT.names]
             for kind, data in frame.loc[~passed, ["kind", "data"]].itertuples(index=False):
                 told.setdefault(kind, []).append(from_bytes(data))
         for side, name in zip(SIDES, ROW_NUMBERS):

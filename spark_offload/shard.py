@@ -325,7 +325,9 @@ class Step:
                     taken = [
                         column.take(pa.array(rows)) for side, rows in zip(both, chosen) for column in side
                     ]
-                    numbers = [self._global(side.number[rows]) for side, rows in zip((r, s), chosen)]
+                    numbers = [None, None]
+                    if self._join.numbered:
+                        numbers = [self._global(side.number[rows]) for side, rows in zip((r, s), chosen)]
                     yield self._output("rows", _batch(self._join, taken, numbers))
                 for k, side in enumerate((r, s)):
                     if self._outer[k] and not self._join.numbered:

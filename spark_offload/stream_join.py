@@ -36,7 +36,7 @@ from .sink import (
 )
 from .slices import Slices, sort_keys
 from .streaming import OBSERVED, both_streaming, check_streams, joined, settled, shard_count, stream_counts
-from .task import METRICS, MOSTS, NUMBERS, ROW_NUMBERS, Task, verdict
+from .task import IS_PAIR, METRICS, MOSTS, NUMBERS, ROW_NUMBERS, Task, verdict
 
 Length = str | int
 Names = Collection[str | tuple[str, str]]
@@ -223,17 +223,13 @@ class StreamJoin:
         schema = self._schema()
         if self.streaming:
             join = ShardedJoin(self.spec, self._shards, self.how, self.placement.where, self._carried)
-            results = joined(self.r, self.s, join, schema)
-            if self.spec.left:
-                results = self._decided(results)
+            results = self._decided(joined(self.r, self.s, join, schema))
             if self._numbered:
                 results = settled(results, join, schema)
             results = results.observe(OBSERVED, *stream_counts(join))
         else:
             rows, task = self._tasks()
-            results = rows.mapInArrow(task.__call__, schema)
-            if self.spec.left:
-                results = self._decided(results)
+            results = self._decided(rows.mapInArrow(task.__call__, schema))
             if self._numbered:
                 kept = [field for field in schema if field not in _NUMBERS]
                 results = results.mapInArrow(verdict, T.StructType(kept))
@@ -460,15 +456,15 @@ class StreamJoin:
 
     def _decided(self, results: DataFrame) -> DataFrame:
         """The pairs for which Spark says that all of `on` holds, and all that is no pair."""
+        if not self.spec.left:
+            return results
         structs, place = [], 0
         for side, names in zip("rs", self._carried):
             fields = [(f"c{place + k}", name) for k, name in enumerate(names) if name in self._named[side]]
             if fields:
                 structs.append(F.struct(*(F.col(c).alias(name) for c, name in fields)).alias(side))
             place += len(names)
-        pair = "metrics IS NULL" + (
-            " AND r_number IS NOT NULL AND s_number IS NOT NULL" if self._numbered else ""
-        )
+        pair = "metrics IS NULL" + (f" AND {IS_PAIR}" if self._numbered else "")
         holds = F.when(F.expr(pair), F.expr(self.on)).otherwise(True)
         return results.select("*", *structs).where(holds).drop("r", "s")
 

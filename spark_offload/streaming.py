@@ -25,10 +25,10 @@ from host.spec import JoinSpec
 from hw.errors import ParameterError, SpecError
 
 from .chunks import from_bytes, to_bytes
-from .settling import SENT, Settler, sent
+from .settling import Settler, sent
 from .shard import OUTPUT, STREAM_METRICS, Shard, ShardedJoin, alone
 from .shard_keys import shard_keys
-from .task import ROW_NUMBERS
+from .task import IS_PAIR
 
 #: The name under which a `StreamingQueryListener` finds the counts of `shard.STREAM_METRICS`.
 OBSERVED = "stream_join"
@@ -87,8 +87,8 @@ def joined(r: DataFrame, s: DataFrame, join: ShardedJoin, schema: T.StructType) 
 def settled(results: DataFrame, join: ShardedJoin, schema: T.StructType) -> DataFrame:
     """Results, once Spark has taken out pairs, without the rows that had a partner: see `settling.py`."""
     keys = shard_keys(join.shards)
-    output = results.mapInArrow(sent(join, keys), SENT)
-    output = output.groupBy("shard").transformWithStateInPandas(Settler(join), OUTPUT, "append", "None")
+    output = results.mapInArrow(sent(join, keys), OUTPUT)
+    output = output.groupBy("owner").transformWithStateInPandas(Settler(join), OUTPUT, "append", "None")
     return output.mapInArrow(unpacked(join), schema)
 
 
@@ -99,7 +99,7 @@ def stream_counts(join: ShardedJoin) -> Iterator[Column]:
     }
     results = F.count_if(F.col("metrics").isNull())
     if join.numbered:
-        counts["pairs"] = F.count_if(F.expr(" AND ".join(f"{name} IS NOT NULL" for name in ROW_NUMBERS)))
+        counts["pairs"] = F.count_if(F.expr(IS_PAIR))
     elif join.spec.left:
         counts["pairs"] = results
     counts["alone"] = results - counts["pairs"]

@@ -248,6 +248,8 @@ class Slice:
 #: number, -1 if it cannot have had a partner. Slices say, too, whether a pair belongs to another of them.
 ROW_NUMBERS = ("r_number", "s_number")
 NUMBERS = (("foreign", pa.bool_()), *((name, pa.int64()) for name in ROW_NUMBERS))
+#: What is a pair, where there are numbers, in SQL.
+IS_PAIR = " AND ".join(f"{name} IS NOT NULL" for name in ROW_NUMBERS)
 
 
 def verdict(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

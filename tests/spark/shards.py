@@ -84,8 +84,8 @@ class Shards:
         told = pa.Table.from_batches(sent(self.join, self.keys)(kept)).to_pandas()
         return self._unpacked(
             [
-                self.settler.testInPandas(key, rows.drop(columns="shard").assign(shard=key))
-                for key, rows in told.groupby("shard")
+                self.settler.testInPandas(key, rows.drop(columns="owner").assign(owner=key))
+                for key, rows in told.groupby("owner")
             ]
         )
 
