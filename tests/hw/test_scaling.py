@@ -48,7 +48,7 @@ class Router:
         return self.area(netlist)[1], ROOM
 
     def place(self, netlist: Path, *, mhz: float, seed: int, chip, folder: Path) -> Routed:
-        if len(self.placed) == self.stop_after:
+        if len(self.placed) >= self.stop_after:  # several may come at once
             raise KeyboardInterrupt
         cores, area = self.area(netlist)
         self.placed.append((netlist.read_text(), seed))
