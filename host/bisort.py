@@ -11,7 +11,7 @@ earlier one reaches it. With a second selective dimension, tuples are first deal
 splitters of that dimension, and each stripe is sorted: the two-attribute order.
 
 Tuples to be joined are sorted the same way, so each search goes on where the one before ended: in the index
-of the next 16 parts, then by doubling (rebounding binary search), and at last in the 8 keys of a part, a
+of the next parts, 16 at a time, then by doubling (rebounding binary search), and at last in the 8 keys of a part, a
 cache line that was asked for some searches earlier. So two sorted sequences are walked through like in a
 merge, and where a window is no longer in the cache, a probe takes little more than the time to read a line.
 Within stripes, which are short, the next 8 keys come first.
@@ -47,6 +47,8 @@ PACKED = 8192
 BITS = 8
 #: Entries of the index that are looked at together.
 PARTS = 16
+#: How often the next ones are looked at before a search by doubling: those lie in the cache, others do not.
+LOOKS = 16
 #: How many candidates of a search are tested one by one, as the search for their end goes on.
 SHORT = 32
 #: Tuples that a subwindow keeps unsorted.
@@ -163,32 +165,41 @@ def _rebound(keys, heads, first, last, at, value):
 
 
 @compiled
+def _leap(heads, part, final, value):
+    """The last part up to `final` whose head is below `value`, or `part`, by doubling."""
+    step = 1
+    while part + step <= final and heads[part + step] < value:
+        part += step
+        step *= 2
+    return _halved(heads, part, min(part + step, final + 1), value)[0]
+
+
+@compiled
 def _seek_each(
-    keys, ids, heads, origin, first, last, codes, reach, highs, bounded, begin, end, sought, found
+    keys, ids, heads, origin, first, last, part, codes, reach, highs, bounded, begin, end, sought, found
 ):
-    """Searches for each of `codes[begin:end]`, less `reach`; most come in rising order.
+    """Searches for each of `codes[begin:end]`, less `reach`, from a part on; most come in rising order.
 
     Keys are distances from `origin`.
 
     `sought` gets the places of those codes for which there are keys up to their high bound, and `found` the
-    position of the first; returns how many. From one search to the next only the index is walked through.
+    position of the first; returns how many, and the part that was reached. From one search to the next only the index is walked through.
     So those in the keys, which may all be outside the cache, do not wait for each other.
     """
-    part, final, count = first // PART, (last - 1) // PART, 0
+    final, count = (last - 1) // PART, 0
     for i in range(begin, end + FETCHED):
         if i < end:
             value = above(codes[i] - min(reach, codes[i]), origin)
             # On to the last part whose head is below the value: the first key that is not is in it, or next.
             if part * PART > first and heads[part] >= value:
-                part = min(_rebound(keys, heads, first, last, part * PART, value) // PART, final)
-            elif part + PARTS < final:
+                part = _leap(heads, first // PART, part - 1, value)
+            skipped, looks = PARTS, LOOKS
+            while skipped == PARTS and looks and part + PARTS < final:
                 skipped = _below(heads, part + 1, PARTS, value)
                 part += skipped
-                if skipped == PARTS:
-                    part = min(_rebound(keys, heads, first, last, part * PART, value) // PART, final)
-            else:
-                while part < final and heads[part + 1] < value:
-                    part += 1
+                looks -= 1
+            if skipped == PARTS:
+                part = _leap(heads, part, final, value)
             found[i - begin] = part * PART
             prefetch(keys, part * PART)
         if i >= begin + FETCHED:
@@ -209,7 +220,7 @@ def _seek_each(
             prefetch(ids, place)
             prefetch(ids, min(place + PART, last) - 1)
             prefetch(keys, min(place + PART, last) - 1)
-    return count
+    return count, part
 
 
 @compiled
@@ -598,6 +609,7 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
         twos, two_lows, two_highs, two_bounded = data[two], box_data[two], box_data[hi[two]], hi[two] >= 0
         for q in range(stripes):
             at[q] = offsets[block, q]
+        reached = at[0] // PART
         for ahead in range(begin, end, AHEAD):
             until = min(ahead + AHEAD, end)
             count = until - ahead
@@ -605,8 +617,8 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
                 count = _find_each(keys, ids, noted, origin, lows, ahead, until, sought, starts)
             elif searched:
                 first, last = offsets[block, 0], offsets[block, 1]
-                count = _seek_each(
-                    keys, ids, heads, origin, first, last, lows, LOWEST, highs, bounded, ahead, until,
+                count, reached = _seek_each(
+                    keys, ids, heads, origin, first, last, reached, lows, LOWEST, highs, bounded, ahead, until,
                     sought, starts,
                 )  # fmt: skip
             for i in range(count):
@@ -675,6 +687,7 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     keys, codes = data[max(key, 0)], point_data[max(key, 0)]
     stripes = len(offsets) - 1
     at = offsets[:stripes].copy()
+    reached = at[0] // PART
     searched, sought, starts = stripes == 1 and key >= 0, np.empty(AHEAD, np.int64), np.empty(AHEAD, np.int64)
     # Where all boxes are equally wide, two searches decide; else only that a box may reach the point.
     reach = widest[max(key, 0)]
@@ -693,8 +706,9 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
             count = _find_each(keys, ids, noted, origin, codes, ahead, until, sought, starts)
         elif searched:
             first, last = offsets[0], offsets[1]
-            count = _seek_each(
-                keys, ids, heads, origin, first, last, codes, reach, codes, True, ahead, until, sought, starts
+            count, reached = _seek_each(
+                keys, ids, heads, origin, first, last, reached, codes, reach, codes, True, ahead, until,
+                sought, starts,
             )  # fmt: skip
         for i in range(count):
             point = sought[i] if searched else ahead + i

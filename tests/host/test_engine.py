@@ -309,7 +309,7 @@ def test_a_search_may_begin_anywhere(highest, rng):
 )
 def test_searches_that_go_ahead_find_what_single_ones_do(lowest, highest, kind, ordered, rng):
     """In stretches of any length, for codes in any order: only those that have keys are told."""
-    keys = np.sort(rng.integers(lowest, highest, 700, np.uint64, endpoint=True))
+    keys = np.sort(rng.integers(lowest, highest, 5000, np.uint64, endpoint=True))
     origin = np.uint64(max(lowest, 1) - 1 if kind is np.uint32 else 0)
     kept = (keys - origin).astype(kind)
     heads, ids = kept[::PART].copy(), np.arange(len(keys), dtype=np.uint32)
@@ -324,7 +324,10 @@ def test_searches_that_go_ahead_find_what_single_ones_do(lowest, highest, kind, 
         begin = int(rng.integers(0, len(codes)))
         sought, found = np.empty((2, len(codes)), np.int64)
         rest = bounded, begin, len(codes), sought, found
-        count = _seek_each(kept, ids, heads, origin, first, last, codes, reach, highs, *rest)
+        parts = first // PART, max(first, last - 1) // PART
+        part = int(rng.integers(*parts, endpoint=True))  # where other searches have ended
+        count, part = _seek_each(kept, ids, heads, origin, first, last, part, codes, reach, highs, *rest)
+        assert parts[0] <= part <= parts[1]
         lows = codes - np.minimum(reach, codes)
         wanted = [
             (code, at)
