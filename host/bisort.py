@@ -11,10 +11,10 @@ earlier one reaches it. With a second selective dimension, tuples are first deal
 splitters of that dimension, and each stripe is sorted: the two-attribute order.
 
 Tuples to be joined are sorted the same way, so each search goes on where the one before ended: in the index
-of the next parts, 16 at a time, then by doubling (rebounding binary search), and at last in the 8 keys of a part, a
-cache line that was asked for some searches earlier. So two sorted sequences are walked through like in a
-merge, and where a window is no longer in the cache, a probe takes little more than the time to read a line.
-Within stripes, which are short, the next 8 keys come first.
+of the next parts, 16 at a time, then by doubling (rebounding binary search), and at last in the 8 keys of a
+part, a cache line that was asked for some searches earlier. So two sorted sequences are walked through like
+in a merge, and where a window is no longer in the cache, a probe takes little more than the time to read a
+line. Within stripes, which are short, the next 8 keys come first.
 
 Codes of a block are kept as distances from an origin in each column, in 32 bits where all fit: so twice as
 many are in a cache line, and in the cache.
