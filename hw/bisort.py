@@ -27,7 +27,7 @@ be searched in the buffer. The change takes place between episodes, or before th
 from dataclasses import dataclass
 
 from amaranth import Cat, Module, Mux, Signal, Value
-from amaranth.lib import data, enum, fifo, wiring
+from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import Out
 
 from .batch_buffer import BatchBuffer
@@ -39,6 +39,7 @@ from .materialiser import Materialiser
 from .memory_port import MemoryPort
 from .parameters import Parameters
 from .probing import Probing
+from .queue import Queue
 from .read_queue import ReadQueue
 from .record import record_layouts, record_of
 from .run_reader import ReadShare
@@ -203,7 +204,7 @@ class BiSort(wiring.Component):
         )
         # The sorter is free again when all of its run is here.
         flits = sorter.output.payload.shape()
-        m.submodules.run = run = fifo.SyncFIFOBuffered(width=flits.size, depth=p.buffer // lanes)
+        m.submodules.run = run = Queue(flits, p.buffer // lanes)
         m.submodules.evictions = evictions = Evictions(
             record, lanes, g.most, address_width=address_width, burst=g.burst
         )
@@ -284,21 +285,18 @@ class BiSort(wiring.Component):
 
         # Sorted runs go to whom they are for.
         merging, hollow = Signal(), Signal()
-        flit = Signal(flits)  # what is merged next: of the sorter, or a run of none
+        flit = run.input.p  # what is merged next: of the sorter, or a run of none
         m.d.comb += [
             flit.eq(sorter.output.payload),
-            run.w_en.eq(sorter.output.valid & merging | hollow),
-            insertion.batch.payload.eq(data.View(flits, run.r_data)),
-            insertion.batch.valid.eq(run.r_rdy),
-            run.r_en.eq(insertion.batch.ready),
-            run.w_data.eq(flit),
+            run.input.valid.eq(sorter.output.valid & merging | hollow),
             evictions.command.p.address.eq(array(side, own.slot)),
             evictions.command.p.count.eq(own.count),
         ]
+        wiring.connect(m, run.output, insertion.batch)
         with m.If(hollow):
             m.d.comb += [flit.count.eq(0), flit.last.eq(1)]
         with m.If(merging):
-            m.d.comb += sorter.output.ready.eq(run.w_rdy)
+            m.d.comb += sorter.output.ready.eq(run.input.ready)
         spares = [array(k, ring.spare) for k, ring in enumerate(rings)]
         stored = Signal.like(small_count)  # in the newest subwindow
         with m.If(begin):
@@ -412,7 +410,7 @@ class BiSort(wiring.Component):
         # Tuples that all are inserted and probe may wait together, whichever came first; others may not.
         apart = ~Cat(own_mode[name] for own_mode in modes for name in ("insert", "probe")).all()
         new = [buffer.count != buffer.members for buffer in buffers]
-        m.d.comb += number.eq(used - 1)
+        m.d.comb += number.eq(used - 1)  # shown a cycle later, as are changes of side, age and rings
         # A large batch finds what is merged sooner in the new array than one by one in the buffer.
         patient = Signal()
         m.d.sync += patient.eq(count - members > g.linear // 2)
@@ -483,7 +481,7 @@ class BiSort(wiring.Component):
                 with m.Elif(~main & (level == p.levels - 1)):
                     m.next = "SEARCH"
                 with m.Elif(probed_count == 0):
-                    m.d.sync += [age.eq(age + main), level.eq(level + ~main)]
+                    m.next = "STEP"
                 with m.Else():
                     for k, probing in enumerate(probings):
                         with m.If(side == k):
@@ -497,8 +495,12 @@ class BiSort(wiring.Component):
             with m.State("PROBING"):
                 m.d.comb += probed.eq(1)
                 with m.If(ended):
-                    m.d.sync += [age.eq(age + main), level.eq(level + ~main)]
-                    m.next = "PROBE"
+                    m.next = "STEP"
+            with m.State("STEP"):
+                m.d.sync += [age.eq(age + main), level.eq(level + ~main)]
+                m.next = "SHOW"
+            with m.State("SHOW"):
+                m.next = "PROBE"
             with m.State("SEARCH"):
                 with m.If(met_members == 0):
                     m.next = "SETTLE"
@@ -526,15 +528,18 @@ class BiSort(wiring.Component):
             # A buffer of more than a linear search should meet goes into the newest subwindow.
             with m.State("WEIGH"):
                 m.d.comb += changing.eq(1)
-                m.d.sync += stored.eq(own.count + small_count)
                 with m.If(~busy):
-                    m.next = "PLACE"
+                    m.next = "WEIGHED"
+            with m.State("WEIGHED"):
+                m.d.sync += stored.eq(own.count + small_count)
+                m.next = "PLACE"
             with m.State("PLACE"):
+                m.d.comb += number.eq(0)
                 with m.If((used != 0) & (stored + count <= g.most)):
                     m.d.comb += [begin.eq(1), leave.eq(1), feed.eq(count != 0), hollow.eq(count == 0)]
                     m.next = "MERGE"
                     with m.If(hollow):
-                        m.next = "OBEY"
+                        m.next = "HEED"
                 with m.Elif(full):
                     m.next = "EXPIRE"
                 with m.Else():
@@ -554,7 +559,7 @@ class BiSort(wiring.Component):
                 with m.If(sorter.output.valid & sorter.output.ready & sorter.output.p.last):
                     m.next = "NEXT"
                     with m.If(obeying):
-                        m.next = "OBEY"
+                        m.next = "HEED"
             with m.State("NEXT"):
                 m.d.comb += changing.eq(1)
                 m.d.sync += side.eq(1)
@@ -572,16 +577,18 @@ class BiSort(wiring.Component):
                         m.next = "CLEAR"
                     with m.Elif(then == Then.OBEY):
                         m.d.sync += [side.eq(command.side), obeying.eq(1)]
-                        m.next = "OBEY"
+                        m.next = "HEED"
 
             # A command, when all tuples before it are where they belong.
+            with m.State("HEED"):
+                m.next = "OBEY"
             with m.State("OBEY"):
-                m.d.comb += changing.eq(1)
+                m.d.comb += [changing.eq(1), number.eq(0)]
                 m.next = "COLLECT"
                 refused, waits = Signal(), Signal()
                 m.d.comb += waits.eq((count != 0) | (small_count != 0))
                 with m.If(busy & (command.command != Command.TUPLES)):
-                    m.next = "OBEY"
+                    m.next = "HEED"
                 with m.Else(), m.Switch(command.command):
                     with m.Case(Command.TUPLES):
                         m.d.comb += refused.eq(command.ranges if p.cores >= MOST_WITH_RANGES else 0)
@@ -623,7 +630,6 @@ class BiSort(wiring.Component):
                     ]
                     m.next = "SPEAK"
             with m.State("OLDEST"):
-                m.d.comb += number.eq(0)
                 m.d.sync += record_out.body.status.oldest_empty.eq((used == 0) | (own.count == 0))
                 m.next = "SPEAK"
 

@@ -1,11 +1,12 @@
 """The fetcher: asks memory for the partitions that bounds fall into, each once, far ahead of the prober."""
 
 from amaranth import Module, Mux, Signal
-from amaranth.lib import data, fifo, stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .memory_port import burst_layout
 from .partitioner import target_layout
+from .queue import Queue
 from .skid import Skid
 
 
@@ -50,35 +51,29 @@ class Fetcher(wiring.Component):
         targets = self.targets
         shape = self.sought.payload.shape()
         m.submodules.skid = skid = Skid(self.read.payload.shape())
-        m.submodules.ready = ready = Skid(shape)
-        m.submodules.queue = queue = fifo.SyncFIFOBuffered(width=shape.size, depth=self._ahead)
+        m.submodules.queue = queue = Queue(shape, self._ahead)
         target = targets.p
         requested = Signal()  # of this run: `partition` is the last one
         partition = Signal.like(target.partition)
         fresh = Signal()
         length = Signal(range(self._words + 1))
-        entry = Signal(shape)
+        entry = queue.input.p
         m.d.comb += [
             fresh.eq(~target.none & ~(requested & (partition == target.partition))),
             length.eq(Mux(target.partition + 1 == self.entries, self.rest, self._words)),
             skid.input.p.address.eq(self.address + target.partition * self._words),
             skid.input.p.length.eq(length),
-            skid.input.valid.eq(targets.valid & fresh & queue.w_rdy),
+            skid.input.valid.eq(targets.valid & fresh & queue.input.ready),
             entry.target.eq(target),
             entry.fresh.eq(fresh),
             entry.last.eq(length - 1),
-            queue.w_data.eq(entry),
-            queue.w_en.eq(targets.valid & (~fresh | skid.input.ready)),
-            targets.ready.eq(queue.w_rdy & (~fresh | skid.input.ready)),
-            # What the prober looks at comes from registers, not from the queue's memory.
-            ready.input.valid.eq(queue.r_rdy),
-            ready.input.payload.eq(queue.r_data),
-            queue.r_en.eq(ready.input.ready),
+            queue.input.valid.eq(targets.valid & (~fresh | skid.input.ready)),
+            targets.ready.eq(queue.input.ready & (~fresh | skid.input.ready)),
         ]
         with m.If(targets.valid & targets.ready):
             m.d.sync += requested.eq(~target.bound.closing & (requested | fresh))
             with m.If(fresh):
                 m.d.sync += partition.eq(target.partition)
         wiring.connect(m, skid.output, wiring.flipped(self.read))
-        wiring.connect(m, ready.output, wiring.flipped(self.sought))
+        wiring.connect(m, queue.output, wiring.flipped(self.sought))
         return m

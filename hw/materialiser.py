@@ -10,12 +10,13 @@
 """
 
 from amaranth import Cat, Module, Mux, Signal
-from amaranth.lib import data, fifo, stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .bursts import Bursts
 from .dimension import Dimension
 from .memory_port import MemoryPort
+from .queue import Queue
 from .record import joins, record_layouts
 from .skid import Skid
 from .socket import ID_WIDTH, PAIR_LAYOUT
@@ -47,7 +48,7 @@ class Materialiser(wiring.Component):
 
     Of the array at `address` there are `count` records. The closing pair comes behind all others.
 
-    Latency: the memory's and 6 cycles. Throughput: one range in two cycles, one word per cycle, one pair per
+    Latency: the memory's and 8 cycles. Throughput: one range in two cycles, one word per cycle, one pair per
     cycle.
     """
 
@@ -113,20 +114,22 @@ class Materialiser(wiring.Component):
                 m.d.comb += [start.eq(0), end.eq(candidates.p.start)]
         m.submodules.bursts = bursts = Bursts(self._address_width, len(self.count), LONGEST)
         m.submodules.requests = requests = Skid(self.memory.read.payload.shape())
-        m.submodules.parts = parts = fifo.SyncFIFOBuffered(width=part.size, depth=self._ahead)
+        m.submodules.parts = parts = Queue(part, self._ahead)
         wiring.connect(m, bursts.bursts, requests.input)
         wiring.connect(m, requests.output, wiring.flipped(self.memory.read))
         sent = Signal()
         m.d.comb += [
-            bursts.request.valid.eq(waiting & parts.w_rdy),
+            bursts.request.valid.eq(waiting & parts.input.ready),
             bursts.request.p.address.eq(self.address + word),
             bursts.request.p.count.eq(cut.words),
             sent.eq(bursts.request.valid & bursts.request.ready),
-            parts.w_data.eq(cut),
-            parts.w_en.eq(sent & (cut.words.any() | cut.closing)),
-            candidates.ready.eq((~waiting | sent) & (rest | candidates.p.closing | (not negated))),
+            parts.input.p.eq(cut),
+            parts.input.valid.eq(sent & (cut.words.any() | cut.closing)),
+            candidates.ready.eq(~waiting & (rest | candidates.p.closing | (not negated))),
         ]
-        with m.If(~waiting | sent):
+        with m.If(sent):
+            m.d.sync += waiting.eq(0)
+        with m.If(~waiting):
             m.d.sync += [
                 waiting.eq(candidates.valid),
                 rest.eq(candidates.valid & ~candidates.ready),
@@ -147,8 +150,8 @@ class Materialiser(wiring.Component):
                 "closing": 1,
             }
         )
-        m.submodules.found = queue = fifo.SyncFIFOBuffered(width=found.size, depth=WAITING)
-        of = Signal(part)
+        m.submodules.found = queue = Queue(found, WAITING)
+        of = parts.output.p
         gone = Signal.like(self.count)
         is_last = Signal()
         room = Signal()
@@ -156,14 +159,13 @@ class Materialiser(wiring.Component):
         arriving = Signal(data.ArrayLayout(self._record, lanes))
         filled = Signal()
         m.d.comb += [
-            of.eq(parts.r_data),
             arriving.eq(self.memory.data.payload),
             is_last.eq(gone + 1 == of.words),
-            room.eq(~filled | queue.w_rdy),
-            self.memory.data.ready.eq(parts.r_rdy & ~of.closing & room),
-            parts.r_en.eq(room & (of.closing | self.memory.data.valid & is_last)),
-            queue.w_data.eq(compared),
-            queue.w_en.eq(filled),
+            room.eq(~filled | queue.input.ready),
+            self.memory.data.ready.eq(parts.output.valid & ~of.closing & room),
+            parts.output.ready.eq(room & (of.closing | self.memory.data.valid & is_last)),
+            queue.input.p.eq(compared),
+            queue.input.valid.eq(filled),
         ]
         with m.If(self.memory.data.valid & self.memory.data.ready):
             m.d.sync += gone.eq(Mux(is_last, 0, gone + 1))
@@ -174,7 +176,7 @@ class Materialiser(wiring.Component):
             matches.append(inside & joins(self._dims, r, s))
         with m.If(room):
             m.d.sync += [
-                filled.eq(parts.r_rdy & (of.closing | self.memory.data.valid & Cat(matches).any())),
+                filled.eq(parts.output.valid & (of.closing | self.memory.data.valid & Cat(matches).any())),
                 compared.matches.eq(Cat(matches)),
                 compared.id.eq(of.probe.id),
                 compared.closing.eq(of.closing),
@@ -183,18 +185,17 @@ class Materialiser(wiring.Component):
 
         # Puts out the pairs of a word one by one.
         m.submodules.skid = skid = Skid(self.pairs.payload.shape())
-        head = Signal(found)
+        head = queue.output.p
         out = Signal(lanes)  # pairs of `head` that are out
         left = Signal(lanes)
         partner = Signal(ID_WIDTH)
         chosen = Signal(lanes)
         m.d.comb += [
-            head.eq(queue.r_data),
             left.eq(head.matches & ~out),
             chosen.eq(left & (~left + 1)),
-            skid.input.valid.eq(queue.r_rdy),
+            skid.input.valid.eq(queue.output.valid),
             skid.input.p.closing.eq(head.closing),
-            queue.r_en.eq(skid.input.ready & (head.closing | (left == chosen))),
+            queue.output.ready.eq(skid.input.ready & (head.closing | (left == chosen))),
         ]
         for lane in reversed(range(lanes)):
             with m.If(left[lane]):
@@ -202,6 +203,6 @@ class Materialiser(wiring.Component):
         mine, other = ("r_id", "s_id") if self._side == "r" else ("s_id", "r_id")
         m.d.comb += [skid.input.p.pair[mine].eq(head.id), skid.input.p.pair[other].eq(partner)]
         with m.If(skid.input.valid & skid.input.ready):
-            m.d.sync += out.eq(Mux(queue.r_en, 0, out | chosen))
+            m.d.sync += out.eq(Mux(queue.output.ready, 0, out | chosen))
         wiring.connect(m, skid.output, wiring.flipped(self.pairs))
         return m

@@ -1,11 +1,12 @@
 """Words that are asked for only when there is room for them, so that nobody waits behind them."""
 
 from amaranth import Module, Mux, Signal
-from amaranth.lib import fifo, stream, wiring
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .bursts import Bursts
 from .memory_port import LENGTH_WIDTH, MemoryPort, burst_layout
+from .queue import Queue
 
 
 class ReadQueue(wiring.Component):
@@ -19,7 +20,7 @@ class ReadQueue(wiring.Component):
     Room for `ahead` words hides a latency of about `ahead - burst` cycles. A request may have no words, or
     more than a burst can have if `length_width` allows that.
 
-    Latency: 1 cycle for words. Throughput: one word per cycle.
+    Latency: 3 cycles for words. Throughput: one word per cycle.
     """
 
     def __init__(self, port: MemoryPort, *, burst: int, ahead: int, length_width: int = LENGTH_WIDTH):
@@ -38,7 +39,7 @@ class ReadQueue(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.bursts = bursts = Bursts(len(self.read.p.address), len(self.read.p.length), self._burst)
-        m.submodules.queue = queue = fifo.SyncFIFOBuffered(width=len(self.words.p), depth=self._ahead)
+        m.submodules.queue = queue = Queue(self.words.payload.shape(), self._ahead)
         free = Signal(range(self._ahead + 1), init=self._ahead)
         fits = Signal()
         m.d.comb += [
@@ -50,13 +51,9 @@ class ReadQueue(wiring.Component):
             self.requests.valid.eq(bursts.bursts.valid & fits),
             self.requests.p.eq(bursts.bursts.p),
             bursts.bursts.ready.eq(self.requests.ready & fits),
-            queue.w_data.eq(self.words.p),
-            queue.w_en.eq(self.words.valid),
-            self.words.ready.eq(queue.w_rdy),
-            self.data.valid.eq(queue.r_rdy),
-            self.data.p.eq(queue.r_data),
-            queue.r_en.eq(self.data.ready),
         ]
+        wiring.connect(m, wiring.flipped(self.words), queue.input)
+        wiring.connect(m, queue.output, wiring.flipped(self.data))
         asked = Mux(self.requests.valid & self.requests.ready, self.requests.p.length, 0)
-        m.d.sync += free.eq(free - asked + (queue.r_rdy & queue.r_en))
+        m.d.sync += free.eq(free - asked + (self.data.valid & self.data.ready))
         return m

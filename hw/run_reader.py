@@ -1,12 +1,13 @@
 """Sorted runs out of memory, as flits: words are asked for long before they are needed."""
 
 from amaranth import Module, Mux, Signal
-from amaranth.lib import data, fifo, stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .flit_merger import log2_lanes
 from .gather import Merge
 from .memory_port import MemoryPort, burst_layout
+from .queue import Queue
 from .read_queue import ReadQueue
 from .record import flit_layout
 
@@ -129,29 +130,28 @@ class ReadShare(wiring.Component):
                 read.ready.eq(merge.inputs[k].ready),
             ]
         expected = data.StructLayout({"length": self.read.p.length.shape(), "reader": range(readers)})
-        m.submodules.queue = queue = fifo.SyncFIFOBuffered(width=expected.size, depth=self._outstanding)
-        entry, current = Signal(expected), data.View(expected, queue.r_data)
+        m.submodules.queue = queue = Queue(expected, self._outstanding)
+        entry, current = queue.input, queue.output
         m.d.comb += [
             self.read.p.eq(merge.output.p.burst),
-            self.read.valid.eq(merge.output.valid & queue.w_rdy),
-            merge.output.ready.eq(self.read.ready & queue.w_rdy),
-            entry.length.eq(merge.output.p.burst.length),
-            entry.reader.eq(merge.output.p.reader),
-            queue.w_data.eq(entry),
-            queue.w_en.eq(self.read.valid & self.read.ready),
+            self.read.valid.eq(merge.output.valid & entry.ready),
+            merge.output.ready.eq(self.read.ready & entry.ready),
+            entry.p.length.eq(merge.output.p.burst.length),
+            entry.p.reader.eq(merge.output.p.reader),
+            entry.valid.eq(self.read.valid & self.read.ready),
         ]
         come = Signal.like(self.read.p.length)
-        with m.Switch(current.reader):
+        with m.Switch(current.p.reader):
             for k, words in enumerate(self.words):
                 m.d.comb += words.p.eq(self.data.p)
                 with m.Case(k):
                     m.d.comb += [
-                        words.valid.eq(self.data.valid & queue.r_rdy),
-                        self.data.ready.eq(words.ready & queue.r_rdy),
+                        words.valid.eq(self.data.valid & current.valid),
+                        self.data.ready.eq(words.ready & current.valid),
                     ]
         with m.If(self.data.valid & self.data.ready):
             m.d.sync += come.eq(come + 1)
-            with m.If(come + 1 == current.length):
+            with m.If(come + 1 == current.p.length):
                 m.d.sync += come.eq(0)
-                m.d.comb += queue.r_en.eq(1)
+                m.d.comb += current.ready.eq(1)
         return m

@@ -27,10 +27,10 @@ def subwindow_layout(slots: int, most: int, width: int) -> data.StructLayout:
 class Subwindows(wiring.Component):
     """A ring of `places` subwindows, each of up to `most` tuples; there are `places + 1` slots.
 
-    `shown` is the subwindow of number `select`, from 0 for the oldest to `used - 1` for the newest. `create`
-    adds an empty one, while `select` is `used`; `expire` drops the oldest. `update` gives the selected one
-    its new array, in the slot `spare`, with `count` tuples and `width`. `clear` empties the ring; it is
-    `busy` meanwhile, and after a reset.
+    `shown` is the subwindow of number `select`, from 0 for the oldest to `used - 1` for the newest, as it was
+    in the cycle before. `create` adds an empty one, while `select` is `used`; `expire` drops the oldest.
+    `update` gives the selected one its new array, in the slot `spare`, with `count` tuples and `width`.
+    `clear` empties the ring; it is `busy` meanwhile, and after a reset.
 
     Latency: 1 cycle. `clear` takes `places` cycles.
     """
@@ -67,16 +67,16 @@ class Subwindows(wiring.Component):
         m.d.comb += [
             place.eq(oldest + self.select),
             read.addr.eq(Mux(place >= places, place - places, place)),
-            self.shown.eq(read.data),
             self.full.eq(self.used == places),
             write.addr.eq(read.addr),
-            write.data.slot.eq(Mux(self.update, self.spare, self.shown.slot)),
+            write.data.slot.eq(Mux(self.update, self.spare, read.data.slot)),
             write.data.count.eq(Mux(self.update, self.count, 0)),
             write.data.width.eq(Mux(self.update, self.width, 0)),
             write.en.eq(self.update | self.create),
         ]
+        m.d.sync += self.shown.eq(read.data)
         with m.If(self.update):
-            m.d.sync += self.spare.eq(self.shown.slot)
+            m.d.sync += self.spare.eq(read.data.slot)
         with m.If(self.create):
             m.d.sync += self.used.eq(self.used + 1)
         with m.If(self.expire):

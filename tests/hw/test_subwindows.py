@@ -51,6 +51,7 @@ def test_random_operations_keep_every_array(rng):
             slots = [ctx.get(dut.spare)]
             for number, (count, width, slot) in enumerate(model):
                 ctx.set(dut.select, number)
+                await ctx.tick()
                 shown = ctx.get(dut.shown)
                 assert (shown.count, shown.width) == (count, width)
                 assert slot in (None, shown.slot)
