@@ -226,6 +226,7 @@ class Region(wiring.Component):
         rest = mask & ~lowest
         rest_of_ends = ends & ~(lowest & ~mask)
         some = Signal()
+        several = Signal()  # more comes out of stage 4 than fits a cycle
         is_pair = Signal()
         room = Signal()  # stage 5 takes something
         m.d.comb += [
@@ -233,16 +234,18 @@ class Region(wiring.Component):
             *(lowest[k].eq(left[k] & ~left[:k].any()) for k in range(lanes)),
             some.eq(left.any()),
             is_pair.eq((mask & lowest).any()),
-            go.eq(~busy[-1] | (room & (~some | ~((rest | rest_of_ends).any() | (last.token != What.PAIR))))),
+            go.eq(~busy[-1] | (room & ~several)),
             self.found.eq(room & is_pair),
             self.stalled.eq(some & ~go),
         ]
         with m.If(go):
-            m.d.sync += mask.eq(Mux(busy[1], matches, 0))
+            arriving = Cat(matches, stages[1].ends, stages[1].token != What.PAIR)
+            m.d.sync += [mask.eq(Mux(busy[1], matches, 0)), several.eq(busy[1] & _several(arriving))]
             if starred:
                 m.d.sync += ends.eq(Mux(busy[1], stages[1].ends, 0))
         with m.Elif(room):
-            m.d.sync += mask.eq(rest)
+            remaining = Cat(rest, rest_of_ends, last.token != What.PAIR)
+            m.d.sync += [mask.eq(rest), several.eq(_several(remaining))]
             if starred:
                 m.d.sync += ends.eq(rest_of_ends)
 
@@ -313,7 +316,9 @@ class Region(wiring.Component):
         probe_id = Signal(ID_WIDTH, reset_less=True)
         waiting = Signal()
         m.submodules.queue = queue = fifo.SyncFIFO(width=PUNCTUATED_LAYOUT.size, depth=p.buffer)
-        m.d.comb += room.eq(~waiting | queue.w_rdy)
+        fits = Signal(init=1)  # one more in the queue: `w_rdy`, from a register
+        m.d.sync += fits.eq(queue.level + queue.w_en - (queue.r_rdy & queue.r_en) < p.buffer)
+        m.d.comb += room.eq(~waiting | fits)
         with m.If(room):
             m.d.sync += [
                 waiting.eq(busy[-1] & (some | (last.token != What.PAIR))),
@@ -326,7 +331,7 @@ class Region(wiring.Component):
             found.what.eq(what),
             found.from_s.eq(from_s),
             queue.w_data.eq(found),
-            queue.w_en.eq(waiting),
+            queue.w_en.eq(waiting & fits),
             self.output.payload.eq(queue.r_data),
             self.output.valid.eq(queue.r_rdy),
             queue.r_en.eq(self.output.ready),
@@ -344,6 +349,11 @@ class Region(wiring.Component):
         ends = [(slot + 1) % every == 0 or slot + 1 == p.segment for slot in range(p.segment)]
         table = Const(sum(end << slot for slot, end in enumerate(ends)), p.segment)
         return table.word_select(row, p.lanes)
+
+
+def _several(bits: Value) -> Value:
+    """Whether more than one of them is set."""
+    return (bits & (bits - 1)).any()
 
 
 def _after(row: Value, depth: int) -> Value:
