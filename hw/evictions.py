@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 from .bursts import Bursts
 from .memory_port import MemoryPort, burst_layout
 from .run_reader import array_layout
+from .skid import Skid
 from .socket import ID_WIDTH
 
 
@@ -51,7 +52,9 @@ class Evictions(wiring.Component):
             self.words.ready.eq(1),
             self.command.ready.eq(asked & (left == 0)),
         ]
-        wiring.connect(m, bursts.bursts, wiring.flipped(self.read))
+        m.submodules.skid = skid = Skid(self.read.payload.shape())
+        wiring.connect(m, bursts.bursts, skid.input)
+        wiring.connect(m, skid.output, wiring.flipped(self.read))
         with m.If(bursts.request.valid & bursts.request.ready):
             m.d.sync += asked.eq(1)
         with m.If(self.words.valid):

@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 from .bursts import Bursts
 from .memory_port import LENGTH_WIDTH, MemoryPort, burst_layout
 from .queue import Queue
+from .skid import Skid
 
 
 class ReadQueue(wiring.Component):
@@ -14,13 +15,13 @@ class ReadQueue(wiring.Component):
 
     ::
 
-        read ----> [ bursts ] --- room? --> requests
-        data <---- [ queue ] <------------- words
+        read -> [ skid ] -> [ bursts ] -> [ skid ] --- room? --> requests
+        data <- [ queue ] <------------------------------------- words
 
     Room for `ahead` words hides a latency of about `ahead - burst` cycles. A request may have no words, or
     more than a burst can have if `length_width` allows that.
 
-    Latency: 3 cycles for words. Throughput: one word per cycle.
+    Latency: 2 cycles for requests, 3 for words. Throughput: one word per cycle.
     """
 
     def __init__(self, port: MemoryPort, *, burst: int, ahead: int, length_width: int = LENGTH_WIDTH):
@@ -38,22 +39,26 @@ class ReadQueue(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        m.submodules.asked = asked = Skid(self.read.payload.shape())
         m.submodules.bursts = bursts = Bursts(len(self.read.p.address), len(self.read.p.length), self._burst)
+        m.submodules.cut = cut = Skid(self.requests.payload.shape())
         m.submodules.queue = queue = Queue(self.words.payload.shape(), self._ahead)
+        wiring.connect(m, wiring.flipped(self.read), asked.input)
+        wiring.connect(m, bursts.bursts, cut.input)
         free = Signal(range(self._ahead + 1), init=self._ahead)
         fits = Signal()
         m.d.comb += [
-            bursts.request.valid.eq(self.read.valid),
-            bursts.request.p.address.eq(self.read.p.address),
-            bursts.request.p.count.eq(self.read.p.length),
-            self.read.ready.eq(bursts.request.ready),
-            fits.eq(bursts.bursts.p.length <= free),
-            self.requests.valid.eq(bursts.bursts.valid & fits),
-            self.requests.p.eq(bursts.bursts.p),
-            bursts.bursts.ready.eq(self.requests.ready & fits),
+            bursts.request.valid.eq(asked.output.valid),
+            bursts.request.p.address.eq(asked.output.p.address),
+            bursts.request.p.count.eq(asked.output.p.length),
+            asked.output.ready.eq(bursts.request.ready),
+            fits.eq(cut.output.p.length <= free),
+            self.requests.valid.eq(cut.output.valid & fits),
+            self.requests.p.eq(cut.output.p),
+            cut.output.ready.eq(self.requests.ready & fits),
         ]
         wiring.connect(m, wiring.flipped(self.words), queue.input)
         wiring.connect(m, queue.output, wiring.flipped(self.data))
-        asked = Mux(self.requests.valid & self.requests.ready, self.requests.p.length, 0)
-        m.d.sync += free.eq(free - asked + (self.data.valid & self.data.ready))
+        gone = Mux(self.requests.valid & self.requests.ready, self.requests.p.length, 0)
+        m.d.sync += free.eq(free - gone + (self.data.valid & self.data.ready))
         return m

@@ -285,10 +285,10 @@ class Region(wiring.Component):
         else:
             looking = Signal()
             unknown = Cat(busy[k] & stage.stores for k, stage in enumerate(stages)).any()
-            looks = room & ~is_pair & ~unknown & ~looking & (oldest_row != row) & ~moves_on
+            looks = room & ~is_pair & ~unknown & ~looking & (oldest_row != row)
             with m.If(looks):
                 m.d.comb += read.addr.eq(Cat(Const(lanes - 1, len(lane)), oldest_row))
-            m.d.sync += looking.eq(looks)
+            m.d.sync += looking.eq(looks & ~moves_on)
             expires = looking & horizon.valid & behind
             reaches_oldest = moves_on & (oldest_row == _after(row, depth))
             with m.If(expires | reaches_oldest):
@@ -316,8 +316,8 @@ class Region(wiring.Component):
         probe_id = Signal(ID_WIDTH, reset_less=True)
         waiting = Signal()
         m.submodules.queue = queue = fifo.SyncFIFO(width=PUNCTUATED_LAYOUT.size, depth=p.buffer)
-        fits = Signal(init=1)  # one more in the queue: `w_rdy`, from a register
-        m.d.sync += fits.eq(queue.level + queue.w_en - (queue.r_rdy & queue.r_en) < p.buffer)
+        fits = Signal(init=1)  # one more in the queue, even if nothing has left it meanwhile
+        m.d.sync += fits.eq(queue.level + queue.w_en < p.buffer)
         m.d.comb += room.eq(~waiting | fits)
         with m.If(room):
             m.d.sync += [

@@ -6,6 +6,7 @@ tuples (stalled at random) -> SplitJoin <- kill
 """
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -126,7 +127,8 @@ def test_a_core_that_dies_loses_its_share_and_no_more(ordering, when, seed):
 @pytest.mark.parametrize("cores, fanout", [(2, 2), (5, 2), (5, 4), (16, 4), (17, 4)])
 def test_latency_grows_with_the_levels_of_the_trees(cores, fanout):
     """Of the pair with a tuple in the last core; `make sim` goes on to 128 cores."""
-    p = splitjoin(cores, 1, 1, fanout, "tuples:1")
+    # A queue of two is full when one comes out in each cycle.
+    p = replace(splitjoin(cores, 1, 1, fanout, "tuples:1"), buffer=3)
     dut, cycles = SplitJoin(p), []
 
     async def testbench(ctx):
