@@ -299,6 +299,7 @@ class BiSort(wiring.Component):
             m.d.comb += sorter.output.ready.eq(run.input.ready)
         spares = [array(k, ring.spare) for k, ring in enumerate(rings)]
         stored = Signal.like(small_count)  # in the newest subwindow
+        fits, nothing = Signal(), Signal()  # what waits, in it; nothing waits
         with m.If(begin):
             m.d.sync += [
                 job.stream.eq(side),
@@ -532,11 +533,14 @@ class BiSort(wiring.Component):
                     m.next = "WEIGHED"
             with m.State("WEIGHED"):
                 m.d.sync += stored.eq(own.count + small_count)
+                m.next = "JUDGE"
+            with m.State("JUDGE"):
+                m.d.sync += [fits.eq((used != 0) & (stored + count <= g.most)), nothing.eq(count == 0)]
                 m.next = "PLACE"
             with m.State("PLACE"):
                 m.d.comb += number.eq(0)
-                with m.If((used != 0) & (stored + count <= g.most)):
-                    m.d.comb += [begin.eq(1), leave.eq(1), feed.eq(count != 0), hollow.eq(count == 0)]
+                with m.If(fits):
+                    m.d.comb += [begin.eq(1), leave.eq(1), feed.eq(~nothing), hollow.eq(nothing)]
                     m.next = "MERGE"
                     with m.If(hollow):
                         m.next = "HEED"
