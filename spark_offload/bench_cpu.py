@@ -671,7 +671,7 @@ def growth(run: Run) -> None:
         for window in WINDOWS:
             rate = 50_000
             highest = rate * window * (2 * margin + 1) // matches
-            got = run.measured("steady", rate, 1, highest, margin, window, REPEATS)
+            got = run.measured("steady", rate, 1, highest, margin, window, 2 * REPEATS)
             line = [what, f"{matches}", f"{rate * window:,}"]
             if "cpu" not in got:
                 lines.append([*line, got["why"]])
