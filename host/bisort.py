@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .columns import Layout
-from .compiled import compiled, inlined, prefetch, spread, stretches
+from .compiled import compiled, inlined, popcount, prefetch, spread, stretches
 from .nested import HIGHEST, LOWEST, above, grown, leading, listed, match_boxes, match_points
 
 #: Tuples per entry of the index: a cache line of keys, or half of one.
@@ -183,8 +183,9 @@ def _seek_each(
     Keys are distances from `origin`.
 
     `sought` gets the places of those codes for which there are keys up to their high bound, and `found` the
-    position of the first; returns how many, and the part that was reached. From one search to the next only the index is walked through.
-    So those in the keys, which may all be outside the cache, do not wait for each other.
+    position of the first; returns how many, and the part that was reached. From one search to the next only
+    the index is walked through. So those in the keys, which may all be outside the cache, do not wait for
+    each other.
     """
     final, count = (last - 1) // PART, 0
     for i in range(begin, end + FETCHED):
@@ -248,10 +249,12 @@ def _find_each(keys, ids, noted, origin, codes, begin, end, sought, found):
         if word < words:
             wanted += np.int64(bits[word] >> (at & np.uint64(63)) & np.uint64(1))
     for j in range(wanted):
-        word = above(codes[sought[j]], origin) >> shift >> np.uint64(6)
-        found[j] = starts[word]
+        at = above(codes[sought[j]], origin) >> shift
+        word = at >> np.uint64(6)
+        # There is a key for each bit before this one: mostly that is all, and this is the place.
+        before = bits[word] & ((np.uint64(1) << (at & np.uint64(63))) - np.uint64(1))
+        found[j] = np.int64(starts[word]) + np.int64(popcount(before))
         prefetch(keys, found[j])
-        prefetch(keys, np.int64(starts[word + np.uint64(1)]) - 1)
     for j in range(wanted):
         i = sought[j]
         value = above(codes[i], origin)
@@ -263,8 +266,6 @@ def _find_each(keys, ids, noted, origin, codes, begin, end, sought, found):
         sought[count], found[count] = i, at
         count += at < until and keys[at] == value
         prefetch(ids, min(at, until - 1))
-        prefetch(ids, min(at + PART, len(ids)) - 1)
-        prefetch(keys, min(at + PART, len(ids)) - 1)
     return count
 
 
@@ -618,8 +619,8 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
             elif searched:
                 first, last = offsets[block, 0], offsets[block, 1]
                 count, reached = _seek_each(
-                    keys, ids, heads, origin, first, last, reached, lows, LOWEST, highs, bounded, ahead, until,
-                    sought, starts,
+                    keys, ids, heads, origin, first, last, reached, lows, LOWEST, highs, bounded, ahead,
+                    until, sought, starts,
                 )  # fmt: skip
             for i in range(count):
                 box = sought[i] if searched else ahead + i
@@ -643,7 +644,8 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
                         if pairs and found + SHORT > len(out_r):
                             out_r, out_s = grown(out_r, found, SHORT), grown(out_s, found, SHORT)
                         near = min(first + SHORT, last)
-                        if not len(checks):
+                        # Equal keys are few: lines of keys and numbers behind them would be read for nothing.
+                        if not len(checks) and not len(noted[0]):
                             first, found = _take(
                                 keys, high, ids, base, number, out_r, out_s, first, near, found, pairs
                             )  # fmt: skip
@@ -733,7 +735,7 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
                     if pairs and found + SHORT > len(out_r):
                         out_r, out_s = grown(out_r, found, SHORT), grown(out_s, found, SHORT)
                     near = min(first + SHORT, last)
-                    if not len(checks):
+                    if not len(checks) and not len(noted[0]):  # as above
                         first, found = _take(
                             keys, above_lows, ids, base, number, out_s, out_r, first, near, found, pairs
                         )  # fmt: skip

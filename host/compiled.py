@@ -85,6 +85,16 @@ def prefetch(typing, array, index):
     return types.void(array, types.intp), generate
 
 
+@intrinsic
+def popcount(typing, word):
+    """How many bits of a word are set."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.ctpop(arguments[0])
+
+    return types.uint64(types.uint64), generate
+
+
 def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0))

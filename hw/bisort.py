@@ -500,7 +500,7 @@ class BiSort(wiring.Component):
             with m.State("STEP"):
                 m.d.sync += [age.eq(age + main), level.eq(level + ~main)]
                 m.next = "SHOW"
-            with m.State("SHOW"):
+            with m.State("SHOW"):  # the next array
                 m.next = "PROBE"
             with m.State("SEARCH"):
                 with m.If(met_members == 0):
@@ -538,7 +538,7 @@ class BiSort(wiring.Component):
                 m.d.sync += [fits.eq((used != 0) & (stored + count <= g.most)), nothing.eq(count == 0)]
                 m.next = "PLACE"
             with m.State("PLACE"):
-                m.d.comb += number.eq(0)
+                m.d.comb += number.eq(0)  # `own` is the newest still, and the oldest in EXPIRE
                 with m.If(fits):
                     m.d.comb += [begin.eq(1), leave.eq(1), feed.eq(~nothing), hollow.eq(nothing)]
                     m.next = "MERGE"
@@ -584,10 +584,10 @@ class BiSort(wiring.Component):
                         m.next = "HEED"
 
             # A command, when all tuples before it are where they belong.
-            with m.State("HEED"):
+            with m.State("HEED"):  # until the newest of its stream is shown
                 m.next = "OBEY"
             with m.State("OBEY"):
-                m.d.comb += [changing.eq(1), number.eq(0)]
+                m.d.comb += [changing.eq(1), number.eq(0)]  # `own` is the newest still, and the oldest then
                 m.next = "COLLECT"
                 refused, waits = Signal(), Signal()
                 m.d.comb += waits.eq((count != 0) | (small_count != 0))

@@ -48,8 +48,8 @@ class Materialiser(wiring.Component):
 
     Of the array at `address` there are `count` records. The closing pair comes behind all others.
 
-    Latency: the memory's and 8 cycles. Throughput: one range in two cycles, one word per cycle, one pair per
-    cycle.
+    Latency: the memory's and 7 cycles. Throughput: one range in two cycles, in four if the first dimension is
+    negated; one word per cycle, one pair per cycle.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ class Queue(wiring.Component):
     A memory takes a long time to show a word, and to be told to go on: so what looks at the front, and what
     takes it, has a cycle of its own.
 
-    Latency: 3 cycles. Throughput: one item per cycle.
+    Latency: 3 cycles. Throughput: one item per cycle, from a depth of 3 on.
     """
 
     def __init__(self, shape, depth: int):

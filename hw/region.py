@@ -40,8 +40,9 @@ class Region(wiring.Component):
 
     Latency: `LATENCY` cycles from `input` to a pair in the first row, or a mark, on `output`.
     Throughput: a word per cycle; but a tuple of the other stream takes `cycles(parameters)` in a full window,
-    and each pair or star after the first of a row one more. Behind a horizon it waits for up to 5, and for 2
-    more for each row that expires.
+    and each pair or star after the first of a row one more, if `buffer` is at least 3: a queue of two takes
+    two results in three cycles. Behind a horizon it waits for up to 5, and for 2 more for each row that
+    expires.
     """
 
     LATENCY = 6

@@ -99,9 +99,10 @@ class RunReader(wiring.Component):
 class ReadShare(wiring.Component):
     """Lets several readers, which never refuse a word, use one memory port; they take turns by bursts.
 
-    At most `outstanding` bursts are on their way.
+    At most `outstanding` bursts are on their way, and two more.
 
-    Latency: that of `Merge` for requests, none for words. Throughput: one word per cycle.
+    Latency: that of `Merge` for requests, none for words that come 3 cycles after theirs or later.
+    Throughput: one word per cycle.
     """
 
     def __init__(self, port: MemoryPort, readers: int, *, outstanding: int):
