@@ -130,6 +130,16 @@ def _halved(keys, low, high, value):
 
 
 @compiled
+def _leap(heads, part, final, value):
+    """The last part up to `final` whose head is below `value`, or `part`, by doubling."""
+    step = 1
+    while part + step <= final and heads[part + step] < value:
+        part += step
+        step *= 2
+    return _halved(heads, part, min(part + step, final + 1), value)[0]
+
+
+@compiled
 def _rebound(keys, heads, first, last, at, value):
     """`seek` for what lies further away."""
     step = 1
@@ -140,13 +150,8 @@ def _rebound(keys, heads, first, last, at, value):
             step *= 2
         high = min(low + step, last)
         if step > PART:
-            lower, end, step = low // PART, (last - 1) // PART, 1
-            while lower + step <= end and heads[lower + step] < value:
-                lower += step
-                step *= 2
-            upper = min(lower + step, end + 1)
-            lower, upper = _halved(heads, lower, upper, value)
-            low, high = max(low, lower * PART), min(upper * PART, last)
+            part = _leap(heads, low // PART, (last - 1) // PART, value)
+            low, high = max(low, part * PART), min(part * PART + PART, last)
     else:
         high = at
         while step <= PART and high - step >= first and keys[high - step] >= value:
@@ -162,16 +167,6 @@ def _rebound(keys, heads, first, last, at, value):
             lower, upper = _halved(heads, lower, upper, value)
             low, high = max(lower * PART, first - 1) if lower >= begin else first - 1, min(high, upper * PART)
     return _halved(keys, low, high, value)[1]
-
-
-@compiled
-def _leap(heads, part, final, value):
-    """The last part up to `final` whose head is below `value`, or `part`, by doubling."""
-    step = 1
-    while part + step <= final and heads[part + step] < value:
-        part += step
-        step *= 2
-    return _halved(heads, part, min(part + step, final + 1), value)[0]
 
 
 @compiled

@@ -21,6 +21,20 @@ def simulate(component, testbenches: Sequence[Callable], background: Sequence[Ca
     simulator.run()
 
 
+def passed_through(dut, stalls: tuple[float, float], seed: int) -> list[int]:
+    """Sends numbers from `input` to `output`, which must be in order; returns the cycles they came out in."""
+    payloads, taken = list(range(200)), []
+    simulate(
+        dut,
+        [
+            source(dut.input, payloads, seed=seed, stall=stalls[0]),
+            sink(dut.output, taken, len(payloads), seed=seed + 1, stall=stalls[1]),
+        ],
+    )
+    assert [payload for _, payload in taken] == payloads
+    return [cycle for cycle, _ in taken]
+
+
 def source(stream, payloads, *, seed: int, stall: float):
     """A testbench that offers `payloads` one after another, with random gaps."""
     chance = random.Random(seed)
