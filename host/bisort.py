@@ -53,10 +53,11 @@ LOOKS = 16
 SHORT = 32
 #: Tuples that a subwindow keeps unsorted.
 BUFFER = 256
-#: How many searches go ahead of the tests of what they find, which stays in the cache until then.
-AHEAD = 256
-#: How many searches in the index go ahead of those in the keys, which come into the cache meanwhile.
-FETCHED = 24
+#: Searches that take a step together. While a group is looked up in the index, the keys that the group before
+#: looks at come into the cache, and what the one before that has found: memory is busy all the time.
+GROUP = 16
+#: The same where keys are noted: of so many, few are found.
+NOTED_GROUP = 256
 #: How many bits a pass of the radix sort looks at.
 DIGIT = 8
 
@@ -170,53 +171,59 @@ def _rebound(keys, heads, first, last, at, value):
 
 
 @compiled
-def _seek_each(
-    keys, ids, heads, origin, first, last, part, codes, reach, highs, bounded, begin, end, sought, found
-):
-    """Searches for each of `codes[begin:end]`, less `reach`, from a part on; most come in rising order.
+def _look_up(keys, heads, origin, first, last, part, codes, reach, begin, end, places):
+    """The parts in which the searches for `codes[begin:end]`, less `reach`, end; most come in rising order.
 
-    Keys are distances from `origin`.
+    Keys are distances from `origin`. `places` gets where the parts begin. From one search to the next only
+    the index is walked through, from `part` on: so those in the keys do not wait for each other. Returns the
+    part that was reached.
+    """
+    final = (last - 1) // PART
+    for i in range(begin, end):
+        value = above(codes[i] - min(reach, codes[i]), origin)
+        # On to the last part whose head is below the value: the first key that is not is in it, or next.
+        if part * PART > first and heads[part] >= value:
+            part = _leap(heads, first // PART, part - 1, value)
+        skipped, looks = PARTS, LOOKS
+        while skipped == PARTS and looks and part + PARTS < final:
+            skipped = _below(heads, part + 1, PARTS, value)
+            part += skipped
+            looks -= 1
+        if skipped == PARTS:
+            part = _leap(heads, part, final, value)
+        places[i - begin] = part * PART
+        prefetch(keys, part * PART)
+    return part
+
+
+@compiled
+def _seek_each(
+    keys, ids, origin, first, last, codes, reach, highs, bounded, begin, end, places, sought, found
+):
+    """Searches for each of `codes[begin:end]`, less `reach`, in the parts that begin at `places`.
 
     `sought` gets the places of those codes for which there are keys up to their high bound, and `found` the
-    position of the first; returns how many, and the part that was reached. From one search to the next only
-    the index is walked through. So those in the keys, which may all be outside the cache, do not wait for
-    each other.
+    position of the first; returns how many.
     """
-    final, count = (last - 1) // PART, 0
-    for i in range(begin, end + FETCHED):
-        if i < end:
-            value = above(codes[i] - min(reach, codes[i]), origin)
-            # On to the last part whose head is below the value: the first key that is not is in it, or next.
-            if part * PART > first and heads[part] >= value:
-                part = _leap(heads, first // PART, part - 1, value)
-            skipped, looks = PARTS, LOOKS
-            while skipped == PARTS and looks and part + PARTS < final:
-                skipped = _below(heads, part + 1, PARTS, value)
-                part += skipped
-                looks -= 1
-            if skipped == PARTS:
-                part = _leap(heads, part, final, value)
-            found[i - begin] = part * PART
-            prefetch(keys, part * PART)
-        if i >= begin + FETCHED:
-            k = i - FETCHED
-            value = above(codes[k] - min(reach, codes[k]), origin)
-            at = found[k - begin]
-            if at >= first and at + PART <= last:
-                at += _below(keys, at, PART, value)
-            else:
-                at, until = max(at, first), min(at + PART, last)
-                while at < until and keys[at] < value:
-                    at += 1
-            sought[count], found[count] = k, at
-            hit = at < last and (not bounded or keys[at] <= above(highs[k], origin))
-            count += hit
-            # What is listed soon comes into the cache now; no branch, because none could be foretold.
-            place = first + (at - first) * hit
-            prefetch(ids, place)
-            prefetch(ids, min(place + PART, last) - 1)
-            prefetch(keys, min(place + PART, last) - 1)
-    return count, part
+    count = 0
+    for i in range(begin, end):
+        value = above(codes[i] - min(reach, codes[i]), origin)
+        at = places[i - begin]
+        if at >= first and at + PART <= last:
+            at += _below(keys, at, PART, value)
+        else:
+            at, until = max(at, first), min(at + PART, last)
+            while at < until and keys[at] < value:
+                at += 1
+        sought[count], found[count] = i, at
+        hit = at < last and (not bounded or keys[at] <= above(highs[i], origin))
+        count += hit
+        # What is listed soon comes into the cache now; no branch, because none could be foretold.
+        place = first + (at - first) * hit
+        prefetch(ids, place)
+        prefetch(ids, min(place + PART, last) - 1)
+        prefetch(keys, min(place + PART, last) - 1)
+    return count
 
 
 @compiled
@@ -234,7 +241,7 @@ def _note(keys, shift, bits, starts):
 
 @compiled
 def _find_each(keys, ids, noted, origin, codes, begin, end, sought, found):
-    """`_seek_each` where only equal keys count, by what `_note` has noted of them."""
+    """`_seek_each` where only equal keys count, by what `_note` has noted of them: nothing is looked up."""
     bits, starts, shift = noted
     words, wanted, count = np.uint64(len(bits)), 0, 0
     for i in range(begin, end):
@@ -594,7 +601,8 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
     bounded = hi[max(key, 0)] >= 0
     stripes = offsets.shape[1] - 1
     at = np.empty(stripes, np.int64)
-    searched, sought, starts = stripes == 1 and key >= 0, np.empty(AHEAD, np.int64), np.empty(AHEAD, np.int64)
+    searched, group = stripes == 1 and key >= 0, NOTED_GROUP if len(noted[0]) else GROUP
+    places, sought, starts = np.empty(group, np.int64), np.empty(group, np.int64), np.empty(group, np.int64)
     lowest_stripe, highest_stripe = 0, 0
     for task in range(len(tasks)):
         block, begin, end = tasks[task, 0], tasks[task, 1], tasks[task, 2]
@@ -606,19 +614,10 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
         for q in range(stripes):
             at[q] = offsets[block, q]
         reached = at[0] // PART
-        for ahead in range(begin, end, AHEAD):
-            until = min(ahead + AHEAD, end)
-            count = until - ahead
-            if len(noted[0]):
-                count = _find_each(keys, ids, noted, origin, lows, ahead, until, sought, starts)
-            elif searched:
-                first, last = offsets[block, 0], offsets[block, 1]
-                count, reached = _seek_each(
-                    keys, ids, heads, origin, first, last, reached, lows, LOWEST, highs, bounded, ahead,
-                    until, sought, starts,
-                )  # fmt: skip
+        count = 0
+        for ahead in range(begin, end + 2 * group, group):
             for i in range(count):
-                box = sought[i] if searched else ahead + i
+                box = sought[i] if searched else ahead - group + i
                 number = box_base + box_ids[box]
                 one_low, two_low = above(one_lows[box], origins[one]), above(two_lows[box], origins[two])
                 one_high = above(one_highs[box], origins[one]) if one_bounded else HIGHEST
@@ -668,6 +667,19 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
                             data, ids, base, origins, first, last, box_data, box, hi, negated, checks, number,
                             (out_r, out_s), found, pairs,
                         )  # fmt: skip
+            until = min(ahead + group, end)
+            count = until - ahead
+            if len(noted[0]):
+                count = _find_each(keys, ids, noted, origin, lows, ahead, until, sought, starts)
+            elif searched:
+                first, last = offsets[block, 0], offsets[block, 1]
+                count = _seek_each(
+                    keys, ids, origin, first, last, lows, LOWEST, highs, bounded, max(ahead - group, begin),
+                    min(ahead, end), places, sought, starts,
+                )  # fmt: skip
+                reached = _look_up(
+                    keys, heads, origin, first, last, reached, lows, LOWEST, ahead, until, places
+                )
     return out_r[: found * pairs], out_s[: found * pairs], found
 
 
@@ -685,7 +697,8 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     stripes = len(offsets) - 1
     at = offsets[:stripes].copy()
     reached = at[0] // PART
-    searched, sought, starts = stripes == 1 and key >= 0, np.empty(AHEAD, np.int64), np.empty(AHEAD, np.int64)
+    searched, group = stripes == 1 and key >= 0, NOTED_GROUP if len(noted[0]) else GROUP
+    places, sought, starts = np.empty(group, np.int64), np.empty(group, np.int64), np.empty(group, np.int64)
     # Where all boxes are equally wide, two searches decide; else only that a box may reach the point.
     reach = widest[max(key, 0)]
     decided = narrowest[max(key, 0)] == reach
@@ -696,19 +709,10 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     one_origin, one_top, two_origin, two_top = origins[one], origins[hi[one]], origins[two], origins[hi[two]]
     one_width, one_even = widest[one], narrowest[one] == widest[one]
     two_width, two_even = widest[two], narrowest[two] == widest[two]
-    for ahead in range(begin, end, AHEAD):
-        until = min(ahead + AHEAD, end)
-        count = until - ahead
-        if len(noted[0]):
-            count = _find_each(keys, ids, noted, origin, codes, ahead, until, sought, starts)
-        elif searched:
-            first, last = offsets[0], offsets[1]
-            count, reached = _seek_each(
-                keys, ids, heads, origin, first, last, reached, codes, reach, codes, True, ahead, until,
-                sought, starts,
-            )  # fmt: skip
+    count = 0
+    for ahead in range(begin, end + 2 * group, group):
         for i in range(count):
-            point = sought[i] if searched else ahead + i
+            point = sought[i] if searched else ahead - group + i
             number = point_base + point_ids[point]
             code, above_lows = codes[point], above(codes[point], origin)
             one_code, one_reached = above(one_codes[point], one_origin), above(one_codes[point], one_top)
@@ -780,6 +784,17 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
                         number, (out_r, out_s), found, pairs,
                     )  # fmt: skip
                     last = begins
+        until = min(ahead + group, end)
+        count = until - ahead
+        if len(noted[0]):
+            count = _find_each(keys, ids, noted, origin, codes, ahead, until, sought, starts)
+        elif searched:
+            first, last = offsets[0], offsets[1]
+            count = _seek_each(
+                keys, ids, origin, first, last, codes, reach, codes, True, max(ahead - group, begin),
+                min(ahead, end), places, sought, starts,
+            )  # fmt: skip
+            reached = _look_up(keys, heads, origin, first, last, reached, codes, reach, ahead, until, places)
     return out_r[: found * pairs], out_s[: found * pairs], found
 
 
