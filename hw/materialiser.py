@@ -6,7 +6,7 @@
                   |
               [ queue ]    words
                   |          |
-                  +-> [ E comparators ] -> [ queue ] -> one pair per cycle
+                  +-> [ registers ] -> [ E comparators ] -> [ queue ] -> one pair per cycle
 """
 
 from amaranth import Cat, Module, Mux, Signal
@@ -48,7 +48,7 @@ class Materialiser(wiring.Component):
 
     Of the array at `address` there are `count` records. The closing pair comes behind all others.
 
-    Latency: the memory's and 7 cycles. Throughput: one range in two cycles, in four if the first dimension is
+    Latency: the memory's and 8 cycles. Throughput: one range in two cycles, in four if the first dimension is
     negated; one word per cycle, one pair per cycle.
     """
 
@@ -120,7 +120,7 @@ class Materialiser(wiring.Component):
         sent = Signal()
         m.d.comb += [
             bursts.request.valid.eq(waiting & parts.input.ready),
-            bursts.request.p.address.eq(self.address + word),
+            bursts.request.p.address.eq(word),
             bursts.request.p.count.eq(cut.words),
             sent.eq(bursts.request.valid & bursts.request.ready),
             parts.input.p.eq(cut),
@@ -133,7 +133,7 @@ class Materialiser(wiring.Component):
             m.d.sync += [
                 waiting.eq(candidates.valid),
                 rest.eq(candidates.valid & ~candidates.ready),
-                word.eq(start // lanes),
+                word.eq(self.address + start // lanes),
                 cut.probe.eq(candidates.p.probe),
                 cut.first.eq(start % lanes),
                 cut.last.eq((end - 1) % lanes),
@@ -141,7 +141,38 @@ class Materialiser(wiring.Component):
                 cut.closing.eq(candidates.p.closing),
             ]
 
-        # Compares a word with the tuple of its part.
+        # A word with the tuple of its part: a memory shows it late, so it is compared in the next cycle.
+        shown = data.StructLayout(
+            {
+                "records": data.ArrayLayout(self._record, lanes),
+                "inside": lanes,
+                "probe": self._probe,
+                "closing": 1,
+            }
+        )
+        of = parts.output.p
+        gone = Signal.like(self.count)
+        is_last = Signal()
+        shows, now = Signal(), Signal(shown, reset_less=True)
+        moves = Signal()
+        m.d.comb += [
+            is_last.eq(gone + 1 == of.words),
+            self.memory.data.ready.eq(parts.output.valid & ~of.closing & moves),
+            parts.output.ready.eq(moves & (of.closing | self.memory.data.valid & is_last)),
+        ]
+        with m.If(self.memory.data.valid & self.memory.data.ready):
+            m.d.sync += gone.eq(Mux(is_last, 0, gone + 1))
+        inside = ((gone.any() | (k >= of.first)) & (~is_last | (k <= of.last)) for k in range(lanes))
+        with m.If(moves):
+            m.d.sync += [
+                shows.eq(parts.output.valid & (of.closing | self.memory.data.valid)),
+                now.records.eq(self.memory.data.payload),
+                now.inside.eq(Cat(inside)),
+                now.probe.eq(of.probe),
+                now.closing.eq(of.closing),
+            ]
+
+        # Compares them.
         found = data.StructLayout(
             {
                 "matches": lanes,
@@ -151,36 +182,26 @@ class Materialiser(wiring.Component):
             }
         )
         m.submodules.found = queue = Queue(found, WAITING)
-        of = parts.output.p
-        gone = Signal.like(self.count)
-        is_last = Signal()
         room = Signal()
         compared = Signal(found, reset_less=True)
-        arriving = Signal(data.ArrayLayout(self._record, lanes))
         filled = Signal()
         m.d.comb += [
-            arriving.eq(self.memory.data.payload),
-            is_last.eq(gone + 1 == of.words),
             room.eq(~filled | queue.input.ready),
-            self.memory.data.ready.eq(parts.output.valid & ~of.closing & room),
-            parts.output.ready.eq(room & (of.closing | self.memory.data.valid & is_last)),
+            moves.eq(~shows | room),
             queue.input.p.eq(compared),
             queue.input.valid.eq(filled),
         ]
-        with m.If(self.memory.data.valid & self.memory.data.ready):
-            m.d.sync += gone.eq(Mux(is_last, 0, gone + 1))
         matches = []
-        for lane, record in enumerate(arriving):
-            r, s = (of.probe, record) if self._side == "r" else (record, of.probe)
-            inside = (gone.any() | (lane >= of.first)) & (~is_last | (lane <= of.last))
-            matches.append(inside & joins(self._dims, r, s))
+        for lane, record in enumerate(now.records):
+            r, s = (now.probe, record) if self._side == "r" else (record, now.probe)
+            matches.append(now.inside[lane] & joins(self._dims, r, s))
         with m.If(room):
             m.d.sync += [
-                filled.eq(parts.output.valid & (of.closing | self.memory.data.valid & Cat(matches).any())),
+                filled.eq(shows & (now.closing | Cat(matches).any())),
                 compared.matches.eq(Cat(matches)),
-                compared.id.eq(of.probe.id),
-                compared.closing.eq(of.closing),
-                *(own.eq(record.id) for own, record in zip(compared.ids, arriving)),
+                compared.id.eq(now.probe.id),
+                compared.closing.eq(now.closing),
+                *(own.eq(record.id) for own, record in zip(compared.ids, now.records)),
             ]
 
         # Puts out the pairs of a word one by one.

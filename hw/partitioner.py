@@ -21,6 +21,7 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .boundary import bound_layout, is_below
+from .skid import Skid
 
 
 def index_layout(width: int, partitions: int, banks: int) -> data.StructLayout:
@@ -39,7 +40,8 @@ class Partitioner(wiring.Component):
     `partitions` is a power of two; an array in `bank` has the first `entries` of them. `index` takes an entry
     in every cycle; those of an array are not changed while it is searched.
 
-    Latency: 2 cycles for each of `1 + log2(partitions)` steps. Throughput: one bound per cycle.
+    Latency: one cycle, and 3 for each of `1 + log2(partitions)` steps: what a memory holds comes late in its
+    cycle, and is compared in the next. Throughput: one bound per cycle.
     """
 
     def __init__(self, width: int, batch: int, partitions: int, banks: int):
@@ -88,26 +90,33 @@ class Partitioner(wiring.Component):
                 read.addr.eq(Cat(head.partition[shift:], self.bank)),
                 read.en.eq(step),
             ]
-            looking = Signal(name=f"{name}_looking")
-            looked_at = Signal(shape, name=f"{name}_looked_at", reset_less=True)
-            decided = Signal(name=f"{name}_decided")
-            after = Signal(shape, name=f"{name}_after", reset_less=True)
+            reading, looking, decided = (
+                Signal(name=f"{name}_{at}") for at in ("reading", "looking", "decided")
+            )
+            read_for, looked_at, after = (
+                Signal(shape, name=f"{name}_{at}", reset_less=True)
+                for at in ("read_for", "looked_at", "after")
+            )
+            key = Signal.like(read.data, name=f"{name}_key", reset_less=True)
             tried = Signal(range(self._partitions), name=f"{name}_tried")
             below = Signal(name=f"{name}_below")
             m.d.comb += [
                 tried.eq(looked_at.partition | (0 if level is None else 1 << level)),
-                below.eq((tried < self.entries) & is_below(read.data, looked_at.bound.code)),
+                below.eq((tried < self.entries) & is_below(key, looked_at.bound.code)),
             ]
             with m.If(step):
-                m.d.sync += [looking.eq(valid), looked_at.eq(head), decided.eq(looking), after.eq(looked_at)]
+                m.d.sync += [
+                    *(reading.eq(valid), looking.eq(reading), decided.eq(looking)),
+                    *(read_for.eq(head), looked_at.eq(read_for), after.eq(looked_at)),
+                    key.eq(read.data),
+                ]
                 if level is None:
                     m.d.sync += after.none.eq(~below | looked_at.bound.closing)
                 else:
                     m.d.sync += after.partition[level].eq(below)
             valid, head = decided, after
-        m.d.comb += [
-            step.eq(~self.targets.valid | self.targets.ready),
-            self.targets.valid.eq(valid),
-            self.targets.p.eq(head),
-        ]
+        # All registers step at once: that must not wait for who takes the targets.
+        m.submodules.skid = skid = Skid(shape)
+        m.d.comb += [step.eq(~valid | skid.input.ready), skid.input.valid.eq(valid), skid.input.p.eq(head)]
+        wiring.connect(m, skid.output, wiring.flipped(self.targets))
         return m

@@ -61,7 +61,7 @@ class Search(wiring.Component):
 
     A bound's partition is read whole, once for all bounds in it; partitions without bounds are not read.
 
-    Latency: the memory's and `2 * log2(partitions) + 12` cycles. Throughput: one bound or word per cycle, or
+    Latency: the memory's and `3 * log2(partitions) + 14` cycles. Throughput: one bound or word per cycle, or
     both.
     """
 

@@ -190,7 +190,7 @@ def test_latency(keys, seed):
     """The closing range follows the only one in the next cycle; what is not read takes two cycles."""
     got, _, cycles = run(np.array(keys, int), [5], [(5, 0)], seed=seed)
     assert got == [(0, len(keys), len(keys))]
-    assert cycles == 2 * 4 + 12 + (12 if keys else 2)
+    assert cycles == 3 * 4 + 14 + (12 if keys else 2)
 
 
 @pytest.mark.parametrize(
