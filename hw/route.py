@@ -122,6 +122,11 @@ _FAMILIES = {
 }
 
 
+#: Options for a design whose wide words go between most block RAMs of a chip: this placer takes longer, and
+#: the wires are so much shorter that they find their way.
+CROWDED = ("--placer", "static")
+
+
 def flow(family: str) -> tuple[str, ...]:
     """Yosys' commands and nextpnr's options for all designs of a family: routes depend on them."""
     return (_FAMILIES[family].synthesis, *_FAMILIES[family].placement)
@@ -150,11 +155,13 @@ def place(
     chip: Chip = ECP5_85F,
     folder: Path,
     constraints: str = "",
+    options: tuple[str, ...] = (),
     watch: Callable[[str], None] | None = None,
 ) -> Routed:
     """Puts a netlist that `synthesise` made into the chip; each line that a tool prints goes to `watch`.
 
     `mhz` is asked of every clock that the constraints do not name. Without constraints pins lie anywhere.
+    `options` of nextpnr come behind those of the family.
     Missed timing is not an error here: see `Routed.met`.
     """
     family = _FAMILIES[chip.family]
@@ -165,7 +172,7 @@ def place(
         *chip.options,
         *("--json", netlist.name, family.output, output.name, "--report", report.name),
         *family.constraints("constraints" if constraints else ""),
-        *("--freq", f"{mhz:g}", "--seed", seed, *family.placement),
+        *("--freq", f"{mhz:g}", "--seed", seed, *family.placement, *options),
         # Whether timing is met is told by the report; any other exit code than 0 is a failure.
         "--timing-allow-fail",
     ]

@@ -60,8 +60,16 @@ def median(found: Sequence[Timed]) -> float | None:
 class Design:
     """Something behind pins, as Verilog, which is synthesised once, and only when something is not kept."""
 
-    def __init__(self, text: str, folder: Path, name: str = "", record: Record | None = None):
+    def __init__(
+        self,
+        text: str,
+        folder: Path,
+        name: str = "",
+        record: Record | None = None,
+        options: tuple[str, ...] = (),
+    ):
         self._text = text
+        self._options = options
         self._folder = folder
         self._name = name
         self._record = record
@@ -98,14 +106,21 @@ class Design:
                 or used.block_rams > room.block_rams
             ):
                 return {"area": asdict(used), "room": asdict(room), "mhz": None}
-            routed = route.place(self._netlist(), mhz=ASKED_MHZ, seed=seed, chip=CHIP, folder=self._folder)
+            routed = route.place(
+                self._netlist(),
+                mhz=ASKED_MHZ,
+                seed=seed,
+                chip=CHIP,
+                folder=self._folder,
+                options=self._options,
+            )
             return {
                 "area": asdict(routed.area),
                 "room": asdict(routed.room),
                 "mhz": routed.slowest.reached,
             }
 
-        parts = (*self._parts, f"{ASKED_MHZ} MHz", f"seed {seed}")
+        parts = (*self._parts, *self._options, f"{ASKED_MHZ} MHz", f"seed {seed}")
         made = kept(make, *parts, name=f"{self._name}, seed {seed}", record=self._record)
         return Timed(Area(**made["area"]), Area(**made["room"]), made["mhz"])
 
@@ -129,10 +144,13 @@ def designs() -> Iterator[Callable[[Parameters], Design]]:
 
 
 @contextmanager
-def behind_pins(text: str, name: str) -> Iterator[Design]:
-    """The Verilog of something behind pins, to be measured and recorded by name, with a folder to work in."""
+def behind_pins(text: str, name: str, options: tuple[str, ...] = ()) -> Iterator[Design]:
+    """The Verilog of something behind pins, to be measured and recorded by name, with a folder to work in.
+
+    `options` are those of `route.place`.
+    """
     with tempfile.TemporaryDirectory() as scratch:
-        yield Design(text, Path(scratch), name, Record(RECORD))
+        yield Design(text, Path(scratch), name, Record(RECORD), options)
 
 
 def timed(

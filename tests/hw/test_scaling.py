@@ -12,7 +12,7 @@ from hw.engines import ENGINES
 from hw.errors import ToolError
 from hw.joiner import JOINERS
 from hw.parameters import Parameters
-from hw.route import ECP5_85F, Clock, Routed
+from hw.route import CROWDED, ECP5_85F, Clock, Routed
 from hw.tools import Tool
 
 #: What takes a number of records per cycle, not of cores, is among the engines.
@@ -30,6 +30,7 @@ class Router:
     def __post_init__(self):
         self.synthesised: list[str] = []
         self.placed: list[tuple[str, int]] = []
+        self.options: list[tuple[str, ...]] = []
 
     def emit(self, parameters: Parameters) -> str:
         return f"{parameters.architecture}-{parameters.lanes} {parameters.cores}"
@@ -47,11 +48,12 @@ class Router:
     def pack(self, netlist: Path, *, chip, folder: Path) -> tuple[Area, Area]:
         return self.area(netlist)[1], ROOM
 
-    def place(self, netlist: Path, *, mhz: float, seed: int, chip, folder: Path) -> Routed:
+    def place(self, netlist: Path, *, mhz: float, seed: int, chip, folder: Path, options: tuple) -> Routed:
         if len(self.placed) >= self.stop_after:  # several may come at once
             raise KeyboardInterrupt
         cores, area = self.area(netlist)
         self.placed.append((netlist.read_text(), seed))
+        self.options.append(options)
         clock = Clock("clk", mhz, 150 - cores / 10 + seed)
         return Routed(ECP5_85F, area, ROOM, (clock,), (), folder / "output")
 
@@ -170,6 +172,16 @@ def test_some_engines(router, monkeypatch, capsys):
     assert merger.split()[-3:] == ["150.6", "301.2", "2.4"]
     assert bisort.split()[0] == "bisort" and bisort.count("no room") == 3
     assert "merger, 2 records per cycle, seed 1" in timing.RECORD.read_text()
+
+
+def test_another_placer_for_a_crowded_chip(router, monkeypatch, capsys):
+    """The same Verilog, so that only the options tell the two routes apart."""
+    monkeypatch.setattr(engines, "whole", lambda make, name: name)
+    monkeypatch.setattr(engines, "mapped", lambda text, name: Area(90, 10, 50, 1))
+    monkeypatch.setattr(engines, "emit_alone", lambda make: "bisort 4")
+    for _ in range(2):
+        engines.main(["--only", "bisort", "--lanes", "2", "4"])
+    assert router.options == [(), CROWDED]
 
 
 @pytest.mark.parametrize("luts, most", [(1000, 73), (500, 146), (14_000, None)])
