@@ -62,15 +62,6 @@ def sorted_records(rng, layout, count: int, span: int, first_id: int) -> list[di
     return records
 
 
-def to_words(records: list[dict], layout, lanes: int) -> list[int]:
-    """Records as they lie in memory."""
-    words = []
-    for start in range(0, len(records), lanes):
-        part = [layout.const(record).as_bits() for record in records[start : start + lanes]]
-        words.append(sum(bits << k * layout.size for k, bits in enumerate(part)))
-    return words
-
-
 def from_words(words: list[int], count: int, layout, lanes: int) -> list[dict]:
     """And back."""
     mask = (1 << layout.size) - 1

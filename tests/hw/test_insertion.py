@@ -15,7 +15,7 @@ import pytest
 from hw.insertion import Insertion
 
 from .memory_model import MemoryModel
-from .runs import BOX, RECORD, flits, from_words, numbered, sorted_records, to_words
+from .runs import BOX, RECORD, flits, from_words, numbered, sorted_records, words_of
 from .streams import simulate, sink, source
 
 ADDRESS_WIDTH = 14
@@ -51,7 +51,7 @@ def test_batches_are_merged_with_arrays_in_memory(lanes, levels, layout, stall, 
         places = [int(next(slots)) * SLOT + int(rng.integers(0, 20)) for _ in range(levels + 1)]
         arrays = [sorted_records(rng, layout, count, span, 1000 * k) for k, count in enumerate(counts)]
         for array, place in zip(arrays, places):
-            words = to_words(array, layout, lanes)
+            words = words_of(layout, array, lanes)
             model.contents[place : place + len(words)] = words
         batch = sorted_records(rng, layout, int(rng.choice([0, 1, 30, RECORDS - sum(counts)])), span, 10_000)
         batches += flits(batch, lanes)
@@ -108,7 +108,7 @@ def test_a_word_is_written_in_every_cycle(lanes, levels, words, name, seed):
     model = MemoryModel(dut.memory, 1 << ADDRESS_WIDTH, seed=seed, stall=0, latency=latency)
     keys = [[DISTRIBUTIONS[name](i, runs, k, each) for k in range(each)] for i in range(runs)]
     for i in range(levels):
-        model.contents[i * SLOT : i * SLOT + words] = to_words(numbered(keys[i]), RECORD, lanes)
+        model.contents[i * SLOT : i * SLOT + words] = words_of(RECORD, numbered(keys[i]), lanes)
     arrays = [{"address": i * SLOT, "count": each} for i in range(levels)]
     answers, index = [], []
     simulate(

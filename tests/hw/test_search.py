@@ -22,7 +22,7 @@ from .streams import simulate, sink, source
 BATCH, BANKS, ADDRESS = 64, 2, 12
 HIGHEST = 255
 #: From `start` to the first position: the memory's 12 cycles, the partitioner's steps and what lies around.
-LATENCY = 12 + 2 * 5 + 16
+LATENCY = 12 + 3 * 5 + 17
 
 
 def expected(keys: np.ndarray, low: np.ndarray, high: np.ndarray) -> list[tuple[int, int, int]]:
