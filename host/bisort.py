@@ -53,10 +53,10 @@ LOOKS = 16
 SHORT = 32
 #: Tuples that a subwindow keeps unsorted.
 BUFFER = 256
-#: Searches that take a step together. While a group is looked up in the index, the keys that the group before
-#: looks at come into the cache, and what the one before that has found: memory is busy all the time.
+#: Searches that take a step together. While a group is looked up in the index, what the group before it has
+#: found comes into the cache; while that is listed, the keys among which this one is sought.
 GROUP = 16
-#: The same where keys are noted: of so many, few are found.
+#: Searches in what is noted, which take all steps at once: few find something, and those wait for each other.
 NOTED_GROUP = 256
 #: How many bits a pass of the radix sort looks at.
 DIGIT = 8
@@ -171,10 +171,10 @@ def _rebound(keys, heads, first, last, at, value):
 
 
 @compiled
-def _look_up(keys, heads, origin, first, last, part, codes, reach, begin, end, places):
+def _look_up(keys, heads, origin, first, last, part, codes, reach, begin, end, parts):
     """The parts in which the searches for `codes[begin:end]`, less `reach`, end; most come in rising order.
 
-    Keys are distances from `origin`. `places` gets where the parts begin. From one search to the next only
+    Keys are distances from `origin`. `parts` gets where they begin. From one search to the next only
     the index is walked through, from `part` on: so those in the keys do not wait for each other. Returns the
     part that was reached.
     """
@@ -191,24 +191,24 @@ def _look_up(keys, heads, origin, first, last, part, codes, reach, begin, end, p
             looks -= 1
         if skipped == PARTS:
             part = _leap(heads, part, final, value)
-        places[i - begin] = part * PART
+        parts[i - begin] = part * PART
         prefetch(keys, part * PART)
     return part
 
 
 @compiled
 def _seek_each(
-    keys, ids, origin, first, last, codes, reach, highs, bounded, begin, end, places, sought, found
+    keys, ids, origin, first, last, codes, reach, highs, bounded, begin, end, parts, sought, found
 ):
-    """Searches for each of `codes[begin:end]`, less `reach`, in the parts that begin at `places`.
+    """Searches for each of `codes[begin:end]`, less `reach`, in the part of which `parts` has the beginning.
 
-    `sought` gets the places of those codes for which there are keys up to their high bound, and `found` the
-    position of the first; returns how many.
+    `sought` gets the numbers of those codes for which there are keys up to their high bound, and `found` the
+    position of the first key; returns how many.
     """
     count = 0
     for i in range(begin, end):
         value = above(codes[i] - min(reach, codes[i]), origin)
-        at = places[i - begin]
+        at = parts[i - begin]
         if at >= first and at + PART <= last:
             at += _below(keys, at, PART, value)
         else:
@@ -602,7 +602,7 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
     stripes = offsets.shape[1] - 1
     at = np.empty(stripes, np.int64)
     searched, group = stripes == 1 and key >= 0, NOTED_GROUP if len(noted[0]) else GROUP
-    places, sought, starts = np.empty(group, np.int64), np.empty(group, np.int64), np.empty(group, np.int64)
+    parts, sought, starts = np.empty(group, np.int64), np.empty(group, np.int64), np.empty(group, np.int64)
     lowest_stripe, highest_stripe = 0, 0
     for task in range(len(tasks)):
         block, begin, end = tasks[task, 0], tasks[task, 1], tasks[task, 2]
@@ -615,6 +615,7 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
             at[q] = offsets[block, q]
         reached = at[0] // PART
         count = 0
+        # Behind the end the last groups are sought and listed.
         for ahead in range(begin, end + 2 * group, group):
             for i in range(count):
                 box = sought[i] if searched else ahead - group + i
@@ -675,10 +676,10 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
                 first, last = offsets[block, 0], offsets[block, 1]
                 count = _seek_each(
                     keys, ids, origin, first, last, lows, LOWEST, highs, bounded, max(ahead - group, begin),
-                    min(ahead, end), places, sought, starts,
+                    min(ahead, end), parts, sought, starts,
                 )  # fmt: skip
                 reached = _look_up(
-                    keys, heads, origin, first, last, reached, lows, LOWEST, ahead, until, places
+                    keys, heads, origin, first, last, reached, lows, LOWEST, ahead, until, parts
                 )
     return out_r[: found * pairs], out_s[: found * pairs], found
 
@@ -698,7 +699,7 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     at = offsets[:stripes].copy()
     reached = at[0] // PART
     searched, group = stripes == 1 and key >= 0, NOTED_GROUP if len(noted[0]) else GROUP
-    places, sought, starts = np.empty(group, np.int64), np.empty(group, np.int64), np.empty(group, np.int64)
+    parts, sought, starts = np.empty(group, np.int64), np.empty(group, np.int64), np.empty(group, np.int64)
     # Where all boxes are equally wide, two searches decide; else only that a box may reach the point.
     reach = widest[max(key, 0)]
     decided = narrowest[max(key, 0)] == reach
@@ -792,9 +793,9 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
             first, last = offsets[0], offsets[1]
             count = _seek_each(
                 keys, ids, origin, first, last, codes, reach, codes, True, max(ahead - group, begin),
-                min(ahead, end), places, sought, starts,
+                min(ahead, end), parts, sought, starts,
             )  # fmt: skip
-            reached = _look_up(keys, heads, origin, first, last, reached, codes, reach, ahead, until, places)
+            reached = _look_up(keys, heads, origin, first, last, reached, codes, reach, ahead, until, parts)
     return out_r[: found * pairs], out_s[: found * pairs], found
 
 

@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "between registers that are counted too.\nThe search has two indexes of "
         f"{PARTITIONS} partitions and a batch of {BATCH}; the prober is a part of it.\n"
         f"All of bisort has windows of 4 subwindows of {PARTITION * PARTITIONS} tuples; with {CROWDED_LANES} "
-        "records and more it is placed by\nnextpnr's static placer, anything else by its other one.\n"
+        "records and more it is placed by\nnextpnr's static placer, anything else by its usual one.\n"
     )
     print(tabulate(rows, headers, floatfmt=".1f", missingval="no room"))
 

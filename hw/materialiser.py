@@ -172,7 +172,7 @@ class Materialiser(wiring.Component):
                 now.closing.eq(of.closing),
             ]
 
-        # Compares them.
+        # Compares the records of the word in the registers.
         found = data.StructLayout(
             {
                 "matches": lanes,

@@ -33,6 +33,9 @@ class Chip:
 
 #: The largest ECP5, in its slowest grade and the package of the ULX3S.
 ECP5_85F = Chip("LFE5U-85F-6BG381C", "ecp5", ("--85k", "--package", "CABGA381", "--speed", "6"))
+#: Options for a design whose wide words go between most block RAMs of a chip: this placer takes longer, knows
+#: nothing of the heap placer's weights, and makes wires so much shorter that they find their way.
+CROWDED = ("--placer", "static")
 
 
 @dataclass(frozen=True)
@@ -122,11 +125,6 @@ _FAMILIES = {
 }
 
 
-#: Options for a design whose wide words go between most block RAMs of a chip: this placer takes longer, and
-#: the wires are so much shorter that they find their way.
-CROWDED = ("--placer", "static")
-
-
 def flow(family: str) -> tuple[str, ...]:
     """Yosys' commands and nextpnr's options for all designs of a family: routes depend on them."""
     return (_FAMILIES[family].synthesis, *_FAMILIES[family].placement)
@@ -161,8 +159,7 @@ def place(
     """Puts a netlist that `synthesise` made into the chip; each line that a tool prints goes to `watch`.
 
     `mhz` is asked of every clock that the constraints do not name. Without constraints pins lie anywhere.
-    `options` of nextpnr come behind those of the family.
-    Missed timing is not an error here: see `Routed.met`.
+    `options` are nextpnr's, behind those of the family. Missed timing is not an error here: see `Routed.met`.
     """
     family = _FAMILIES[chip.family]
     output, report = folder / f"routed.{seed}", folder / f"report.{seed}.json"

@@ -8,7 +8,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.errors import ToolError
-from hw.route import ECP5_85F, place, synthesise
+from hw.route import CROWDED, ECP5_85F, place, synthesise
 from hw.uart import Uart
 from hw.verilog import whole
 
@@ -44,6 +44,15 @@ def test_same_result_again_and_room(netlist):
     assert (first.room.logic, first.room.flip_flops, first.room.block_rams) == (83_640, 83_640, 208)
     assert first.output.read_text().startswith(".device LFE5U-85F\n")
     assert any("Program finished normally" in line for line in lines)
+
+
+def test_a_crowded_chip_has_another_placer(netlist):
+    lines = {}
+    for options in ((), CROWDED):
+        watch = lines.setdefault(options, []).append
+        place(netlist, mhz=50, folder=netlist.parent, options=options, watch=watch)
+    heaps = [any("analytic placement" in line for line in printed) for printed in lines.values()]
+    assert heaps == [True, False]
 
 
 def test_missed_timing_shows_the_path_by_our_names(netlist):
