@@ -3,6 +3,11 @@
 from amaranth import Module, Signal, Value
 
 
+def more_than_one(bits: Value) -> Value:
+    """Whether more than one of them is high."""
+    return (bits & (bits - 1)).any()
+
+
 def lowest(m: Module, mask: Value, name: str) -> tuple[Signal, Signal]:
     """The number of the lowest bit that is high in `mask`, and the mask without it."""
     number = Signal(range(len(mask)), name=f"{name}_lowest")

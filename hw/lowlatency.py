@@ -134,7 +134,7 @@ class LowLatency(wiring.Component):
         m.d.comb += self.activity.eq(Cat(node.found for node in nodes))
 
         # Its ends: high-water marks, and word for the homes of R tuples that their expedition is over.
-        first, last = nodes[0].to_left, nodes[-1].to_right
+        first, last, ended = nodes[0].to_left, nodes[-1].to_right, nodes[-1].ended
         m.d.comb += [first.ready.eq(1), last.ready.eq(1)]
         for end, time in ((last, collector.time_r), (first, collector.time_s)):
             mark = Signal.like(time)
@@ -142,19 +142,27 @@ class LowLatency(wiring.Component):
             with m.If(end.valid & ((end.payload.kind == Note.ARRIVAL) | (end.payload.kind == Note.MARK))):
                 m.d.sync += mark.eq(end.payload.stamp)
         m.d.comb += [
-            ends.w_en.eq(last.valid & (last.payload.kind == Note.ARRIVAL)),
-            ends.w_data.eq(last.payload.home),
-            nodes[-1].ended.valid.eq(ends.r_rdy),
-            nodes[-1].ended.payload.eq(ends.r_data),
-            ends.r_en.eq(nodes[-1].ended.ready),
-            driver.r_passed.eq(ends.w_en),
-            driver.r_ended.eq(ends.r_rdy & ends.r_en),
+            driver.r_passed.eq(last.valid & (last.payload.kind == Note.ARRIVAL)),
+            driver.r_ended.eq(ended.valid & ended.ready),
             driver.s_passed.eq(first.valid & (first.payload.kind == Note.ARRIVAL)),
             driver.s_cleared.eq(last.valid & (last.payload.kind == Note.CLEAR)),
             driver.r_cleared.eq(first.valid & (first.payload.kind == Note.CLEAR)),
             epochs.value.eq(collector.epoch),
             collector.held.eq(held.any | gather.busy),
         ]
+        # The first end is shown by a register, in the cycle after it came: no S tuple may pass it.
+        refills = Signal()
+        m.d.comb += [
+            refills.eq(~ended.valid | ended.ready),
+            ends.r_en.eq(refills),
+            ends.w_en.eq(driver.r_passed & (ends.r_rdy | ~refills)),
+            ends.w_data.eq(last.payload.home),
+        ]
+        with m.If(refills):
+            m.d.sync += [
+                ended.valid.eq(ends.r_rdy | driver.r_passed),
+                ended.payload.eq(Mux(ends.r_rdy, ends.r_data, last.payload.home)),
+            ]
 
         # Results: pairs, and marks whose time has come.
         m.submodules.output = output = Skid(RESULT_LAYOUT)

@@ -15,7 +15,7 @@ two messages are taken in the same cycle only if one of them merely passes by.
 """
 
 from amaranth import Module, Mux, Signal
-from amaranth.lib import stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .message import Note, message_layout
@@ -60,11 +60,8 @@ class LowLatencyNode(wiring.Component):
         p = self._p
         keeps_s, keeps_r = (Stamp(Scanner, p, of_s) for of_s in (True, False))
         m.submodules.keeps_s, m.submodules.keeps_r = keeps_s, keeps_r
-        m.submodules.left = left = Skid(self.from_left.payload.shape())
-        m.submodules.right = right = Skid(self.from_right.payload.shape())
-        wiring.connect(m, wiring.flipped(self.from_left), left.input)
-        wiring.connect(m, wiring.flipped(self.from_right), right.input)
-        rightwards, leftwards = left.output.payload, right.output.payload
+        left, right = (self._door(m, name) for name in ("left", "right"))
+        rightwards, leftwards = left.output.p.message, right.output.p.message
 
         # What each message is about. Ends come before S tuples that wait: see `sim/expedition.py`. They
         # let expiries go first, for which the door waits.
@@ -80,11 +77,11 @@ class LowLatencyNode(wiring.Component):
             target.eq(Mux(ends, self.ended.payload, leftwards.home)),
             kind.eq(Mux(ends, Note.END, leftwards.kind)),
             r_arrives.eq(rightwards.kind == Note.ARRIVAL),
-            s_arrives.eq(kind == Note.ARRIVAL),
-            r_home.eq(rightwards.home == self.position),
-            s_home.eq(target == self.position),
+            s_arrives.eq(~ends & (leftwards.kind == Note.ARRIVAL)),
+            r_home.eq(left.output.p.at_home),
+            s_home.eq(Mux(ends, self.ended.payload == self.position, right.output.p.at_home)),
             # Whoever sent it has kept it, unless it had passed its home there.
-            acknowledges.eq(s_arrives & (target <= self.position)),
+            acknowledges.eq(s_arrives & (right.output.p.at_home | right.output.p.home_left)),
         ]
         passes_right, passes_left, apart = Signal(), Signal(), Signal()
         with m.Switch(rightwards.kind):
@@ -154,12 +151,12 @@ class LowLatencyNode(wiring.Component):
         m.d.comb += [
             keeps_s.start.eq(takes_left & r_arrives),
             keeps_s.window.eq(r_home if keyed else 1),
-            keeps_s.flight.eq((rightwards.home <= self.position) if keyed else 1),
+            keeps_s.flight.eq((r_home | left.output.p.home_left) if keyed else 1),
             keeps_s.expire.eq(takes_left & (rightwards.kind == Note.EXPIRY) & r_home),
             keeps_s.land.eq(takes_left & (rightwards.kind == Note.ACKNOWLEDGEMENT)),
             keeps_s.clear.eq(takes_left & (rightwards.kind == Note.CLEAR)),
             keeps_s.store.eq(takes_right & s_arrives & s_home),
-            keeps_s.fly.eq(takes_right & s_arrives & (target < self.position)),
+            keeps_s.fly.eq(takes_right & s_arrives & right.output.p.home_left),
             keeps_s.gain.eq(keeps_s.store),
             keeps_r.start.eq(takes_right & s_arrives),
             keeps_r.window.eq(s_home if keyed else 1),
@@ -183,3 +180,17 @@ class LowLatencyNode(wiring.Component):
             self.stalled.eq(keeps_s.stalled | keeps_r.stalled),
         ]
         return m
+
+    def _door(self, m: Module, side: str) -> Skid:
+        """What comes from a side, whether it is at home here, and whether its home is further left."""
+        source = getattr(self, f"from_{side}")
+        arrived = data.StructLayout({"message": source.p.shape(), "at_home": 1, "home_left": 1})
+        door = m.submodules[side] = Skid(arrived)
+        m.d.comb += [
+            door.input.valid.eq(source.valid),
+            source.ready.eq(door.input.ready),
+            door.input.p.message.eq(source.p),
+            door.input.p.at_home.eq(source.p.home == self.position),
+            door.input.p.home_left.eq(source.p.home < self.position),
+        ]
+        return door

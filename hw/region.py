@@ -18,6 +18,7 @@ from amaranth.lib import data, fifo, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .ledger import OPTION_LAYOUT
+from .lowest import more_than_one
 from .parameters import Parameters
 from .punctuation import PUNCTUATED_LAYOUT, What
 from .skid import Skid
@@ -241,12 +242,12 @@ class Region(wiring.Component):
         ]
         with m.If(go):
             arriving = Cat(matches, stages[1].ends, stages[1].token != What.PAIR)
-            m.d.sync += [mask.eq(Mux(busy[1], matches, 0)), several.eq(busy[1] & _several(arriving))]
+            m.d.sync += [mask.eq(Mux(busy[1], matches, 0)), several.eq(busy[1] & more_than_one(arriving))]
             if starred:
                 m.d.sync += ends.eq(Mux(busy[1], stages[1].ends, 0))
         with m.Elif(room):
             remaining = Cat(rest, rest_of_ends, last.token != What.PAIR)
-            m.d.sync += [mask.eq(rest), several.eq(_several(remaining))]
+            m.d.sync += [mask.eq(rest), several.eq(more_than_one(remaining))]
             if starred:
                 m.d.sync += ends.eq(rest_of_ends)
 
@@ -350,11 +351,6 @@ class Region(wiring.Component):
         ends = [(slot + 1) % every == 0 or slot + 1 == p.segment for slot in range(p.segment)]
         table = Const(sum(end << slot for slot, end in enumerate(ends)), p.segment)
         return table.word_select(row, p.lanes)
-
-
-def _several(bits: Value) -> Value:
-    """Whether more than one of them is set."""
-    return (bits & (bits - 1)).any()
 
 
 def _after(row: Value, depth: int) -> Value:

@@ -20,7 +20,7 @@ from amaranth.lib import data, fifo, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .hashing import bucket_of, key_of
-from .lowest import lowest
+from .lowest import lowest, more_than_one
 from .message import stamp_width
 from .parameters import Parameters
 from .segment import DISTRIBUTED
@@ -221,15 +221,20 @@ class Scanner(wiring.Component):
         mask = Signal(lanes)
         room = Signal()  # stage 5 takes a pair
         at, rest = lowest(m, mask, "matching")
+        some, several = Signal(), Signal()  # of them
         m.d.comb += [
-            go.eq(~busy[-1] | ~mask.any() | (room & ~rest.any())),
-            self.found.eq(room & mask.any()),
+            go.eq(~some | (room & ~several)),
+            self.found.eq(room & some),
             self.stalled.eq(busy[-1] & ~go),
         ]
         with m.If(go):
-            m.d.sync += mask.eq(Mux(busy[1], matches, 0))
+            m.d.sync += [
+                mask.eq(Mux(busy[1], matches, 0)),
+                some.eq(busy[1] & matches.any()),
+                several.eq(busy[1] & more_than_one(matches)),
+            ]
         with m.Elif(room):
-            m.d.sync += mask.eq(rest)
+            m.d.sync += [mask.eq(rest), some.eq(rest.any()), several.eq(more_than_one(rest))]
         named = data.StructLayout({"id": ID_WIDTH, "stamp": len(self.results.payload.stamp)})
         lane_bits = (lanes - 1).bit_length()
         m.submodules.ids = ids = memory.Memory(
@@ -255,10 +260,12 @@ class Scanner(wiring.Component):
         epoch = Signal(reset_less=True)
         found = Signal(self.results.payload.shape())
         m.submodules.queue = queue = fifo.SyncFIFO(width=found.shape().size, depth=p.buffer)
-        m.d.comb += room.eq(~waiting | queue.w_rdy)
+        fits = Signal(init=1)  # one more in the queue, even if nothing has left it meanwhile
+        m.d.sync += fits.eq(queue.level + queue.w_en < p.buffer)
+        m.d.comb += room.eq(~waiting | fits)
         with m.If(room):
             m.d.sync += [
-                waiting.eq(mask.any()),
+                waiting.eq(some),
                 probe_id.eq(last.id),
                 probe_stamp.eq(last.stamp),
                 epoch.eq(last.epoch),
@@ -272,7 +279,7 @@ class Scanner(wiring.Component):
             found.pair.s_id.eq(pair_ids[1]),
             found.epoch.eq(epoch),
             queue.w_data.eq(found),
-            queue.w_en.eq(waiting),
+            queue.w_en.eq(waiting & fits),
             self.results.payload.eq(queue.r_data),
             self.results.valid.eq(queue.r_rdy),
             queue.r_en.eq(self.results.ready),
@@ -281,7 +288,7 @@ class Scanner(wiring.Component):
         # Epochs: what is in the stages, and in the queue.
         for number in range(2):
             queued = Signal(range(p.buffer + 1), name=f"queued_{number}")
-            comes = queue.w_en & queue.w_rdy & (epoch == number)
+            comes = queue.w_en & (epoch == number)
             goes = queue.r_rdy & queue.r_en & (self.results.payload.epoch == number)
             m.d.sync += queued.eq(queued + comes - goes)
             staged = [busy[k] & (stage.epoch == number) for k, stage in enumerate(stages)]
