@@ -91,7 +91,8 @@ class Scanner(wiring.Component):
     With an index it goes from tuple to tuple of the probe's bucket instead, from the newest to the oldest.
 
     Latency: `LATENCY` cycles from `start` to a pair in the first row on `results`.
-    Throughput: a row per cycle, and a cycle more for each pair after the first of a row.
+    Throughput: a row per cycle, and a cycle more for each pair after the first of a row, if `buffer` is at
+    least 3: a queue of two takes two pairs in three cycles.
     """
 
     LATENCY = 5

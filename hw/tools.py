@@ -22,7 +22,7 @@ _running: set[int] = set()
 #: The oldest Verilator that cocotb accepts.
 VERILATOR_MINIMUM = (5, 36)
 #: The longest that a synthesis may take.
-SYNTHESIS_SECONDS = 1800
+SYNTHESIS_SECONDS = 2 * 3600
 #: The oldest Java that Spark accepts.
 JAVA_MINIMUM = 17
 
