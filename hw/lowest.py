@@ -1,4 +1,4 @@
-"""The lowest of some places: which one comes first when they take turns."""
+"""Which of some places comes first when they take turns, and whether one more follows."""
 
 from amaranth import Module, Signal, Value
 

@@ -150,7 +150,8 @@ class LowLatency(wiring.Component):
             epochs.value.eq(collector.epoch),
             collector.held.eq(held.any | gather.busy),
         ]
-        # The first end is shown by a register, in the cycle after it came: no S tuple may pass it.
+        # An end is shown in the cycle after it came, because no S tuple may pass it; by a register, because a
+        # node decides by it.
         refills = Signal()
         m.d.comb += [
             refills.eq(~ended.valid | ended.ready),

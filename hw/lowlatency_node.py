@@ -182,7 +182,7 @@ class LowLatencyNode(wiring.Component):
         return m
 
     def _door(self, m: Module, side: str) -> Skid:
-        """What comes from a side, whether it is at home here, and whether its home is further left."""
+        """What comes from a side, and of what has a home, whether that is here or further left."""
         source = getattr(self, f"from_{side}")
         arrived = data.StructLayout({"message": source.p.shape(), "at_home": 1, "home_left": 1})
         door = m.submodules[side] = Skid(arrived)

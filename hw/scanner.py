@@ -90,7 +90,7 @@ class Scanner(wiring.Component):
 
     With an index it goes from tuple to tuple of the probe's bucket instead, from the newest to the oldest.
 
-    Latency: `LATENCY` cycles from `start` to a pair in the first row on `results`.
+    Latency: `LATENCY` cycles from `start` to a pair in the first row on `results`, if no other waits.
     Throughput: a row per cycle, and a cycle more for each pair after the first of a row, if `buffer` is at
     least 3: a queue of two takes two pairs in three cycles.
     """
@@ -222,7 +222,7 @@ class Scanner(wiring.Component):
         mask = Signal(lanes)
         room = Signal()  # stage 5 takes a pair
         at, rest = lowest(m, mask, "matching")
-        some, several = Signal(), Signal()  # of them
+        some, several = Signal(), Signal()  # lanes of `mask` are high, more than one
         m.d.comb += [
             go.eq(~some | (room & ~several)),
             self.found.eq(room & some),
