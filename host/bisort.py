@@ -56,7 +56,8 @@ BUFFER = 256
 #: Searches that take a step together. While a group is looked up in the index, what the group before it has
 #: found comes into the cache; while that is listed, the keys among which this one is sought.
 GROUP = 16
-#: Searches in what is noted, which take all steps at once: few find something, and those wait for each other.
+#: Searches in what is noted, which take all steps at once: so many that the few that find something wait for
+#: memory together.
 NOTED_GROUP = 256
 #: How many bits a pass of the radix sort looks at.
 DIGIT = 8
@@ -174,9 +175,9 @@ def _rebound(keys, heads, first, last, at, value):
 def _look_up(keys, heads, origin, first, last, part, codes, reach, begin, end, parts):
     """The parts in which the searches for `codes[begin:end]`, less `reach`, end; most come in rising order.
 
-    Keys are distances from `origin`. `parts` gets where they begin. From one search to the next only
-    the index is walked through, from `part` on: so those in the keys do not wait for each other. Returns the
-    part that was reached.
+    Keys are distances from `origin`. `parts` gets where they begin. From one search to the next only the
+    index is walked through, from `part` on: so those in the keys do not wait for each other. Returns the part
+    that was reached.
     """
     final = (last - 1) // PART
     for i in range(begin, end):

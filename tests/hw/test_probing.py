@@ -21,10 +21,9 @@ from hw.socket import Tag
 from .memory_model import MemoryModel
 from .runs import flits_of, words_of
 from .streams import simulate, source
-from .tuples import CASES, matches, tuples
+from .tuples import CASES, HIGHEST, matches, tuples
 
 SIZES = {"partition": 4, "partitions": 8, "banks": 2, "batch": 16, "address_width": 10, "ahead": 16}
-HIGHEST = 255
 
 
 def run(dims, side, lanes, batches, *, seed, stall):
