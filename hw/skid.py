@@ -20,12 +20,15 @@ class Skid(wiring.Component):
         back = Signal(self.input.payload.shape(), reset_less=True)
         waiting = Signal()  # `back` holds the one after `front`
         m.d.comb += [self.output.payload.eq(front), self.input.ready.eq(~waiting)]
+        # Before it is known whether something comes: that may be the end of a long path.
+        with m.If(~waiting):
+            m.d.sync += back.eq(self.input.payload)
         with m.If(self.output.ready | ~self.output.valid):
             m.d.sync += [self.output.valid.eq(waiting | self.input.valid), waiting.eq(0)]
             with m.If(waiting):
                 m.d.sync += front.eq(back)
             with m.Else():
                 m.d.sync += front.eq(self.input.payload)
-        with m.Elif(self.input.valid & ~waiting):
-            m.d.sync += [back.eq(self.input.payload), waiting.eq(1)]
+        with m.Elif(self.input.valid):
+            m.d.sync += waiting.eq(1)
         return m
