@@ -90,7 +90,7 @@ class ScaleDoor(wiring.Component):
             m.d.sync += ended.eq(0)
 
         # The gate may still move for as long as there are places in its nodes.
-        patience = 2 * p.inputs + 2
+        patience = 4 * p.inputs + 2
         waited = Signal(range(patience + 1))
         starved = waited == patience
         with m.If(~skid.output.valid | reached.all() | ~self.idle):
@@ -102,10 +102,12 @@ class ScaleDoor(wiring.Component):
             with m.If(self.starving[k]):
                 m.d.comb += number.eq(k)
 
-        error = self.faults.payload
+        m.submodules.reports = reports = Skid(ERROR_LAYOUT)
+        wiring.connect(m, reports.output, wiring.flipped(self.faults))
+        error = reports.input.payload
         m.d.comb += [
-            self.faults.valid.eq(skid.output.valid & (~to.any() | starved)),
-            skid.output.ready.eq(enters | (~to.any() & self.faults.ready)),
+            reports.input.valid.eq(skid.output.valid & (~to.any() | starved)),
+            skid.output.ready.eq(enters | (~to.any() & reports.input.ready)),
             error.fault.eq(fault),
             error.value.eq(Mux(fault == Fault.UNKNOWN_KIND, word.kind.as_value(), word.id)),
         ]
@@ -113,6 +115,6 @@ class ScaleDoor(wiring.Component):
             m.d.comb += [error.fault.eq(Fault.STARVED), error.value.eq(number)]
         with m.If(enters):
             m.d.sync += self.pass_over.eq(0)
-        with m.Elif(to.any() & self.faults.valid & self.faults.ready):
+        with m.Elif(to.any() & reports.input.valid & reports.input.ready):
             m.d.sync += [self.pass_over.eq(self.pass_over | (1 << number)), waited.eq(0)]
         return m
