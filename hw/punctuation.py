@@ -58,7 +58,7 @@ class Merger(wiring.Component):
     the first input up to its star, then of the second, and so on. Otherwise those that show no star yet take
     turns.
 
-    Latency: 1 cycle. Throughput: one transfer per cycle, the stars of all inputs at once.
+    Latency: 2 cycles. Throughput: one transfer per cycle, the stars of all inputs at once.
     """
 
     def __init__(self, inputs: int, in_turn: bool, slot: int = 0):
@@ -78,29 +78,43 @@ class Merger(wiring.Component):
             m.d.comb += [pairs[k].eq(source.valid & ~star), stars[k].eq(source.valid & star)]
         # The one input that is looked at. If it has no pair, none goes; one star is like another.
         first = Signal(count)
+        number = Signal(range(count))
+        m.d.comb += [
+            bit.eq(Cat(first[k] for k in range(count) if k >> place & 1).any())
+            for place, bit in enumerate(number)
+        ]
         m.submodules.choice = choice = Stamp(Choice, shape.size, count)
+        moves = Signal()
+        chosen = Signal()  # what was looked at goes on
         if self._in_turn or count == 1:
             m.d.comb += [first[k].eq(_first(~stars, range(count), k)) for k in range(count)]
         else:
-            last = Signal(range(count))  # the input that was chosen last
+            last = Signal(range(count))  # the input whose pair was chosen last
             with m.Switch(last):
                 for before in range(count):
                     turns = [(before + 1 + step) % count for step in range(count)]
                     with m.Case(before):
                         m.d.comb += [first[k].eq(_first(pairs, turns, k)) for k in range(count)]
-            with m.If(skid.input.ready & pairs.any()):
-                m.d.sync += last.eq(choice.number)
+            with m.If(moves & pairs.any()):
+                m.d.sync += last.eq(number)
+        # It takes a cycle to know whose turn it is, and another to choose.
+        chosen_number = Signal.like(number, reset_less=True)
         m.d.comb += [
-            skid.input.valid.eq((first & pairs).any() | stars.all()),
+            moves.eq(~chosen | skid.input.ready),
+            choice.number.eq(chosen_number),
+            skid.input.valid.eq(chosen),
             skid.input.payload.eq(choice.value),
-            *(
-                bit.eq(Cat(first[k] for k in range(count) if k >> place & 1).any())
-                for place, bit in enumerate(choice.number)
-            ),
         ]
+        with m.If(moves):
+            m.d.sync += [chosen.eq((first & pairs).any() | stars.all()), chosen_number.eq(number)]
         for k, source in enumerate(self.inputs):
-            m.d.comb += choice.values[k].eq(source.payload)
-            m.d.comb += source.ready.eq(skid.input.ready & ((first[k] & ~stars[k]) | stars.all()))
+            shown = Signal(shape, name=f"shown_{k}", reset_less=True)
+            m.d.comb += [
+                choice.values[k].eq(shown),
+                source.ready.eq(moves & ((first[k] & ~stars[k]) | stars.all())),
+            ]
+            with m.If(moves):
+                m.d.sync += shown.eq(source.payload)
         return m
 
 
@@ -114,7 +128,7 @@ def _first(wanted: Value, turns: Sequence[int], k: int) -> Value:
 class Mergers(wiring.Component):
     """A tree of mergers over any number of streams, with at most `fanin` inputs each.
 
-    Latency: `broadcast.levels(inputs, fanin)` cycles. Throughput: one transfer per cycle.
+    Latency: `2 * broadcast.levels(inputs, fanin)` cycles. Throughput: one transfer per cycle.
     """
 
     def __init__(self, inputs: int, fanin: int, in_turn: bool):
@@ -165,7 +179,7 @@ class Combiner(wiring.Component):
     Both flows star the same tuples, so that what it puts out follows the input. Stars within a tuple, which
     are those of one flow, end here.
 
-    Latency: 1 cycle. Throughput: one transfer per cycle.
+    Latency: 2 cycles. Throughput: one transfer per cycle.
     """
 
     def __init__(self, in_turn: bool, slot: int = 0):

@@ -56,7 +56,7 @@ class Region(wiring.Component):
     Latency: `LATENCY` cycles from `input` to a pair in the first row, or a mark, on `output`.
     Throughput: a word per cycle; but a tuple of the other stream takes `cycles(parameters)` in a full window,
     and each pair or star after the first of a row one more, if `buffer` is at least 3: a queue of two takes
-    two results in three cycles. Behind a horizon it waits for up to 5, and for 2 more for each row that
+    two results in three cycles. Behind a horizon it waits for up to 6, and for 3 more for each row that
     expires.
     """
 
@@ -204,7 +204,7 @@ class Region(wiring.Component):
         with m.If(go):
             m.d.sync += [
                 busy.eq(Cat(moves, busy[:2])),
-                meets.eq(Mux(moves & other, valid, 0)),
+                meets.eq(Mux(other, valid, 0)),
                 stages[0].kind.eq(now.kind),
                 stages[0].id.eq(Mux(token == What.ERROR, now.kind.as_value(), now.id)),
                 stages[0].stores.eq(stores),
@@ -315,11 +315,24 @@ class Region(wiring.Component):
         else:
             looking = Signal()
             unknown = Cat(busy[k] & stage.stores for k, stage in enumerate(stages)).any()
-            looks = room & ~is_pair & ~unknown & ~looking & ~single
+            expires = Signal()  # a comparison of ids takes a cycle of its own
+            stays = Signal()
+            looks = room & ~is_pair & ~unknown & ~looking & ~expires & ~single
             with m.If(looks):
                 m.d.comb += read.addr.eq(Cat(Const(lanes - 1, len(lane)), oldest_row))
-            m.d.sync += looking.eq(looks & ~moves_on)
-            expires = looking & horizon.valid & behind
+            # Settled: the oldest row was looked at, or there is none, and no other horizon is coming.
+            horizon_coming = Cat(
+                busy[k] & (stage.kind == horizon_kind) for k, stage in enumerate(stages)
+            ).any()
+            m.d.sync += [
+                looking.eq(looks & ~moves_on),
+                expires.eq(looking & ~moves_on & horizon.valid & behind),
+                stays.eq(looking & ~horizon_coming & ~(horizon.valid & behind)),
+            ]
+            with m.If((stays | single) & ~horizon_coming):
+                m.d.sync += settled.eq(1)
+            with m.If(moves & (now.kind == horizon_kind)):
+                m.d.sync += settled.eq(0)
             reaches_oldest = moves_on & (oldest_row == _after(row, depth))
             with m.If(expires | reaches_oldest):
                 m.d.sync += [
@@ -330,20 +343,9 @@ class Region(wiring.Component):
                 with m.If(expires | moves_on):
                     m.d.sync += older.eq(reaches_oldest & ~expires)
             with m.If(moves & flush):
-                m.d.sync += [oldest_row.eq(0), looking.eq(0)]
+                m.d.sync += [oldest_row.eq(0), looking.eq(0), expires.eq(0), settled.eq(1)]
                 if ordering.inner:
                     m.d.sync += older.eq(0)
-            # Settled: the oldest row was looked at, or there is none, and no other horizon is coming.
-            horizon_coming = Cat(
-                busy[k] & (stage.kind == horizon_kind) for k, stage in enumerate(stages)
-            ).any()
-            with m.If(((looking & ~expires) | single) & ~horizon_coming):
-                m.d.sync += settled.eq(1)
-            with m.If(moves & (now.kind == horizon_kind)):
-                m.d.sync += settled.eq(0)
-            with m.If(moves & flush):
-                m.d.sync += settled.eq(1)
-
         if depth > 1:
             with m.If(moves_on):
                 m.d.sync += single.eq(0)

@@ -37,7 +37,7 @@ from .region import Region, slot_width
 from .scale_door import ScaleDoor, body_layout
 from .scale_gate import ScaleGate, Shown
 from .skid import Skid
-from .socket import COUNTER_WIDTH, ID_WIDTH, RESULT_LAYOUT, Fault, Socket, Tag
+from .socket import COUNTER_WIDTH, ERROR_LAYOUT, ID_WIDTH, RESULT_LAYOUT, Fault, Socket, Tag
 from .split_cores import SplitCores, count_ends
 from .stamp import Stamp
 
@@ -52,7 +52,7 @@ class ScaleJoin(wiring.Component):
       `depth + 1` cycles if all are of one stream, and every `depth / 2 + 1` if streams alternate. Each tuple
       takes a cycle of the second gate, and each pair one;
     - `latency(parameters)`, which is
-      `13 + 2 * levels(inputs, 2) + levels(cores, fanout) + 2 * levels(cores, 2)`, cycles pass from the
+      `14 + 2 * levels(inputs, 2) + levels(cores, fanout) + 2 * levels(cores, 2)`, cycles pass from the
       transfer that makes a tuple ready to a pair on `results` if the two meet in the first row, and one more
       for each row before it. The pair waits until no other element can have an earlier one, no longer than
       until all have met their last row: `processing_latency(parameters)`, which is `depth` cycles more;
@@ -77,7 +77,7 @@ class ScaleJoin(wiring.Component):
         """Cycles from the transfer that makes a tuple ready to its pair with one in the first row."""
         p = parameters
         gates = 2 * levels(p.inputs, FANIN) + 2 * levels(p.cores, FANIN)
-        return Region.LATENCY + 6 + gates + levels(p.cores, p.fanout)
+        return Region.LATENCY + 7 + gates + levels(p.cores, p.fanout)
 
     @staticmethod
     def processing_latency(parameters: Parameters) -> int:
@@ -97,6 +97,7 @@ class ScaleJoin(wiring.Component):
         m.submodules.gate = gate = ScaleGate(body_layout(p), p.inputs, p.buffer)
         m.submodules.cores = cores = SplitCores(p, counted)
         m.submodules.merged = merged = SlotMergers(p.cores, slot_width(p))
+        m.submodules.errors = errors = Skid(ERROR_LAYOUT)
         m.submodules.out = out = Skid(RESULT_LAYOUT)
         wiring.connect(m, wiring.flipped(self.tuples), door.tuples)
         wiring.connect(m, out.output, wiring.flipped(self.results))
@@ -115,18 +116,26 @@ class ScaleJoin(wiring.Component):
             self.activity.eq(cores.activity),
         ]
 
-        # A ready tuple that is not after the one before it came too late, or twice. It takes a cycle to know.
+        # A ready tuple that is not after the one before it came too late, or twice. It takes a cycle to know,
+        # so that it is compared with the one on its last step, and with the newest before that.
         coming, ready = gate.output.payload, Signal(gate.output.payload.shape(), reset_less=True)
         waiting, late = Signal(), Signal(reset_less=True)
         newest, begun = Signal(ID_WIDTH, reset_less=True), Signal()
-        is_tuple = coming.what == Shown.TUPLE
-        is_late = is_tuple & begun & ((newest - coming.number)[:ID_WIDTH].as_signed() >= 0)
-        m.d.comb += gate.output.ready.eq(~waiting | Mux(late, out.input.ready, cores.tuples.ready))
+        passes = waiting & (ready.what == Shown.TUPLE) & ~late
+        flushes = waiting & (ready.what == Shown.FLUSH)
+        after_newest = (newest - coming.number)[:ID_WIDTH].as_signed() < 0
+        after_ready = (ready.number - coming.number)[:ID_WIDTH].as_signed() < 0
+        in_order = Mux(passes, after_ready, ~begun | flushes | after_newest)
+        m.d.comb += gate.output.ready.eq(~waiting | Mux(late, errors.input.ready, cores.tuples.ready))
         with m.If(gate.output.ready):
-            m.d.sync += [waiting.eq(gate.output.valid), ready.eq(coming), late.eq(is_late)]
-            with m.If(gate.output.valid & is_tuple & ~is_late):
-                m.d.sync += [newest.eq(coming.number), begun.eq(1)]
-            with m.If(gate.output.valid & (coming.what == Shown.FLUSH)):
+            m.d.sync += [
+                waiting.eq(gate.output.valid),
+                ready.eq(coming),
+                late.eq((coming.what == Shown.TUPLE) & ~in_order),
+            ]
+            with m.If(passes):
+                m.d.sync += [newest.eq(ready.number), begun.eq(1)]
+            with m.If(flushes):
                 m.d.sync += begun.eq(0)
         word = cores.tuples.payload
         m.d.comb += [
@@ -140,26 +149,26 @@ class ScaleJoin(wiring.Component):
         found, result = merged.output.payload, out.input.payload
         star = found.what == What.STAR
         reports_late = waiting & late
+        m.d.comb += [
+            errors.input.valid.eq(reports_late | door.faults.valid),
+            errors.input.payload.eq(door.faults.payload),
+            door.faults.ready.eq(errors.input.ready & ~reports_late),
+            errors.output.ready.eq(out.input.ready),
+        ]
         with m.If(reports_late):
             m.d.comb += [
-                result.tag.eq(Tag.ERROR),
-                result.body.error.fault.eq(Fault.OUT_OF_ORDER),
-                result.body.error.value.eq(ready.number),
+                errors.input.payload.fault.eq(Fault.OUT_OF_ORDER),
+                errors.input.payload.value.eq(ready.number),
             ]
-        with m.Elif(door.faults.valid):
-            m.d.comb += [
-                result.tag.eq(Tag.ERROR),
-                result.body.error.eq(door.faults.payload),
-                door.faults.ready.eq(out.input.ready),
-            ]
+        with m.If(errors.output.valid):
+            m.d.comb += [result.tag.eq(Tag.ERROR), result.body.error.eq(errors.output.payload)]
         with m.Elif(found.what == What.PAIR):
             m.d.comb += [result.tag.eq(Tag.PAIR), result.body.pair.eq(found.body.pair)]
         with m.Else():
             m.d.comb += [result.tag.eq(Tag.MARK), result.body.mark.id.eq(found.body.id)]
-        errs = reports_late | door.faults.valid
         m.d.comb += [
-            out.input.valid.eq(errs | (merged.output.valid & ~star)),
-            merged.output.ready.eq(star | (out.input.ready & ~errs)),
+            out.input.valid.eq(errors.output.valid | (merged.output.valid & ~star)),
+            merged.output.ready.eq(star | (out.input.ready & ~errors.output.valid)),
         ]
         count_ends(m, self, cores.counters)
 

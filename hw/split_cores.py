@@ -9,7 +9,7 @@
                          flows of each core
 """
 
-from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth import Cat, Module, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -99,9 +99,8 @@ def count_steps(m: Module, counters, rows: Value, cores: int) -> None:
     """Counts a step whenever as many rows have been met as there are cores, up to 2 per cycle."""
     rest = Signal(range(cores))  # rows met that are not steps yet
     steps = Signal(range(3))  # counted a cycle later, as a long counter takes most of one
-    met = rest + rows
-    m.d.sync += [
-        rest.eq(met - Mux(met >= 2 * cores, 2 * cores, Mux(met >= cores, cores, 0))),
-        steps.eq(Mux(met >= 2 * cores, 2, met >= cores)),
-        counters.steps.eq(counters.steps + steps),
-    ]
+    m.d.sync += counters.steps.eq(counters.steps + steps)
+    for number in range(3):
+        left = rest + rows - number * cores
+        with m.If(left >= 0):
+            m.d.sync += [rest.eq(left), steps.eq(number)]

@@ -88,7 +88,7 @@ def test_stars_of_all_inputs_take_one_cycle():
     stars = [star(number) for number in range(20)]
     sources = [source(stream, stars, seed=k, stall=0) for k, stream in enumerate(dut.inputs)]
     simulate(dut, [*sources, sink(dut.output, taken, 20, seed=0, stall=0)])
-    assert [cycle for cycle, _ in taken] == list(range(1, 21))
+    assert [cycle for cycle, _ in taken] == list(range(2, 22))
 
 
 @pytest.mark.parametrize("inputs", [1, 2, 3, 5, 8])
