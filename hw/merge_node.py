@@ -49,6 +49,11 @@ class MergeNode(wiring.Component):
     def not_after(one, other) -> Value:
         """Whether one that is no token comes before another or is like it."""
 
+    def _first(self, one, other) -> Value:
+        """Which of two heads go first: a token waits for another, and both go at once."""
+        token, other_token, ordered = _is_token(one), _is_token(other), self.not_after(one, other)
+        return Cat(Mux(token, other_token, other_token | ordered), Mux(other_token, token, token | ~ordered))
+
     def elaborate(self, platform):
         m = Module()
         count = len(self.inputs)
@@ -56,35 +61,33 @@ class MergeNode(wiring.Component):
         m.submodules.skid = skid = Skid(shape)
         heads = [Signal(shape, name=f"head_{k}", reset_less=True) for k in range(count)]
         ends = Signal(count)  # where nothing is held
-        sorts, tokens = Signal(count), Signal(count)  # what the heads are
         goes = Signal(count)
         for k, (source, head) in enumerate(zip(self.inputs, heads)):
             end = Const(0) if self.END is None else source.payload.what == self.END
-            token = head.what.as_value()[-1]
             m.d.comb += [
                 ends[k].eq(source.valid & end & ~self.holds[k]),
-                sorts[k].eq(self.holds[k] & ~token),
-                tokens[k].eq(self.holds[k] & token),
                 source.ready.eq(~self.holds[k] | goes[k]),
             ]
             with m.If(source.ready):
                 m.d.sync += [head.eq(source.payload), self.holds[k].eq(source.valid & ~end)]
-        first = sorts  # heads that come before that of the other input, if it shows something
-        if count > 1:
-            ordered = Signal(reset_less=True)  # the first head is not after the second
+        if count == 1:
+            m.d.comb += [goes.eq(self.holds & skid.input.ready), skid.input.payload.eq(heads[0])]
+        else:
+            first = Signal(2, reset_less=True)  # heads that go when both are held
             one, other = self.inputs
             with m.If(one.ready & other.ready):
-                m.d.sync += ordered.eq(self.not_after(one.payload, other.payload))
+                m.d.sync += first.eq(self._first(one.payload, other.payload))
             with m.Elif(one.ready):
-                m.d.sync += ordered.eq(self.not_after(one.payload, heads[1]))
+                m.d.sync += first.eq(self._first(one.payload, heads[1]))
             with m.Elif(other.ready):
-                m.d.sync += ordered.eq(self.not_after(heads[0], other.payload))
-            first = sorts & Cat(~sorts[1] | ordered, ~sorts[0] | ~ordered)
-        shown = (self.holds | ends).all()
+                m.d.sync += first.eq(self._first(heads[0], other.payload))
+            for k, head in enumerate(heads):
+                beside = (self.holds[1 - k] & first[k]) | (ends[1 - k] & ~_is_token(head))
+                m.d.comb += goes[k].eq(self.holds[k] & beside & skid.input.ready)
+            second = self.holds[1] & (~self.holds[0] | ~first[0])
+            m.d.comb += skid.input.payload.eq(Mux(second, heads[1], heads[0]))
         m.d.comb += [
-            goes.eq(Mux(shown & skid.input.ready, first | tokens.all().replicate(count), 0)),
-            skid.input.valid.eq(shown & (sorts.any() | tokens.all())),
-            skid.input.payload.eq(Mux(first[-1], heads[-1], heads[0])),
+            skid.input.valid.eq(goes.any()),
             skid.output.ready.eq(self.output.ready),
             self.output.payload.eq(skid.output.payload),
             self.output.valid.eq(skid.output.valid | ends.all()),
@@ -93,3 +96,7 @@ class MergeNode(wiring.Component):
             with m.If(~skid.output.valid):
                 m.d.comb += self.output.payload.what.eq(self.END)
         return m
+
+
+def _is_token(shown) -> Value:
+    return shown.what.as_value()[-1]
