@@ -1,11 +1,23 @@
 """Which of some places comes first when they take turns, and whether one more follows."""
 
-from amaranth import Module, Signal, Value
+from amaranth import Cat, Const, Module, Signal, Value
 
 
 def more_than_one(bits: Value) -> Value:
     """Whether more than one of them is high."""
     return (bits & (bits - 1)).any()
+
+
+def at_least(number: int, bits: Value) -> Value:
+    """Whether so many of them are high; a tree, which is faster than `more_than_one` for few bits."""
+    if number > len(bits):
+        return Const(0)
+    if number == 0:
+        return Const(1)
+    if len(bits) == 1:
+        return bits
+    half = len(bits) // 2
+    return Cat(at_least(k, bits[:half]) & at_least(number - k, bits[half:]) for k in range(number + 1)).any()
 
 
 def lowest(m: Module, mask: Value, name: str) -> tuple[Signal, Signal]:

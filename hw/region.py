@@ -14,16 +14,25 @@ and one of the other stream meets what is stored. Regions share nothing but thei
 from itertools import pairwise
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import data, fifo, memory, stream, wiring
+from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .ledger import OPTION_LAYOUT
-from .lowest import more_than_one
+from .lowest import at_least
 from .parameters import Parameters
-from .punctuation import PUNCTUATED_LAYOUT, What
+from .punctuation import What, punctuated_layout
+from .queue import ShortQueue
 from .skid import Skid
 from .socket import ID_WIDTH, Kind, box_layout, point_layout, tuple_layout
 from .window_memory import WindowMemory, ram_style
+
+
+def slot_width(parameters: Parameters) -> int:
+    """Bits that tell where the earlier tuple of a pair is stored, where pairs are gathered by that."""
+    if parameters.architecture != "scalejoin":
+        return 0
+    lanes, rows = parameters.lanes, parameters.segment // parameters.lanes
+    return (lanes - 1).bit_length() + (rows - 1).bit_length() + 1
 
 
 class Region(wiring.Component):
@@ -36,17 +45,22 @@ class Region(wiring.Component):
     The row in which the next tuple is stored holds both. It comes last; where the order within a tuple
     matters it comes first with the oldest, and again with the newest. Rows that are behind the horizon are
     left out, unless there are stars within a tuple, because all regions must star alike: a tuple that comes
-    behind a horizon waits until they are. Overwriting is the only expiry that changes a window. With
-    `counted` there is `compared`, the stored tuples met in a cycle.
+    behind a horizon waits until they are. Overwriting is the only expiry that changes a window.
+
+    In ScaleJoin pairs carry the `slot` of the stored tuple. Those of a tuple rise from the oldest slot to the
+    newest, which are the same in all regions of a stream; of tuples in one slot the lower core's is older.
+
+    `found`, `scans`, `lost` and `stalled` come a cycle late, and so does `compared`, the stored tuples met in
+    a cycle, which is there with `counted`.
 
     Latency: `LATENCY` cycles from `input` to a pair in the first row, or a mark, on `output`.
     Throughput: a word per cycle; but a tuple of the other stream takes `cycles(parameters)` in a full window,
     and each pair or star after the first of a row one more, if `buffer` is at least 3: a queue of two takes
-    two results in three cycles. Behind a horizon it waits for up to 5, and for 2 more for each row that
+    two results in three cycles. Behind a horizon it waits for up to 6, and for 3 more for each row that
     expires.
     """
 
-    LATENCY = 6
+    LATENCY = 7
 
     def __init__(self, parameters: Parameters, of_s: bool, counted: bool = False):
         self._p = parameters
@@ -56,7 +70,7 @@ class Region(wiring.Component):
             compared
             | {
                 "input": In(stream.Signature(tuple_layout(parameters.dims))),
-                "output": Out(stream.Signature(PUNCTUATED_LAYOUT)),
+                "output": Out(stream.Signature(punctuated_layout(slot_width(parameters)))),
                 "position": In(range(parameters.cores)),
                 "dead": In(1),  # what is stored here is found no more
                 "found": Out(1),  # a pair is put out
@@ -76,32 +90,37 @@ class Region(wiring.Component):
         p = self._p
         lanes, depth, ordering = p.lanes, p.segment // p.lanes, p.order
         starred = p.ordering is not None and ordering.inner  # also within a tuple
-        m.submodules.skid = skid = Skid(self.input.payload.shape())
-        wiring.connect(m, wiring.flipped(self.input), skid.input)
+        # What a word is for is known when it comes in.
+        decoded = data.StructLayout({"word": self.input.payload.shape(), "own": 1, "other": 1})
+        m.submodules.skid = skid = Skid(decoded)
+        coming = skid.input.payload
+        m.d.comb += [
+            skid.input.valid.eq(self.input.valid),
+            self.input.ready.eq(skid.input.ready),
+            coming.word.eq(self.input.payload),
+            coming.own.eq(self.input.payload.kind == (Kind.S if self._of_s else Kind.R)),
+            coming.other.eq(self.input.payload.kind == (Kind.R if self._of_s else Kind.S)),
+        ]
         stored_shape = (box_layout if self._of_s else point_layout)(p.dims)
 
         # Stage 1: a word at the door, and the row that it meets.
-        now = skid.output.payload
+        now, own, other = (skid.output.payload[name] for name in ("word", "own", "other"))
         go = Signal()  # the stages move on
-        own = now.kind == (Kind.S if self._of_s else Kind.R)
-        other = now.kind == (Kind.R if self._of_s else Kind.S)
         flush = now.kind == Kind.FLUSH
         horizon_kind = Kind.HORIZON_S if self._of_s else Kind.HORIZON_R
         moves = Signal()
-        leaves = Signal()  # with its last row
         last_row = Signal()
         scanning = Signal()  # not the first row of a tuple
         settled = Signal(init=1)  # no row is behind the last horizon
         waits = other & ~scanning & ~settled
         m.d.comb += [
             moves.eq(skid.output.valid & go & ~waits),
-            leaves.eq(moves & (last_row | ~other)),
             skid.output.ready.eq(go & ~waits & (last_row | ~other)),
-            self.scans.eq(moves & other),
         ]
+        m.d.sync += self.scans.eq(moves & other)
         valid = Signal(lanes)  # stored tuples in the row that is met
         if "compared" in self.signature.members:
-            m.d.comb += self.compared.eq(Mux(self.scans, sum(valid), 0))
+            m.d.sync += self.compared.eq(Mux(moves & other, sum(valid), 0))
 
         # The place of the next tuple, and whose turn it is. Lanes of its row before it have newer tuples.
         row, lane, turn = Signal(range(depth)), Signal(range(lanes)), Signal(range(p.cores))
@@ -109,7 +128,7 @@ class Region(wiring.Component):
         stored = Signal()  # this core's turn at this place has been
         stores = own & (turn == self.position)
         moves_on = Signal()  # to the next row
-        with m.If(leaves & own):
+        with m.If(moves & own):
             m.d.sync += turn.eq(turn + 1)
             with m.If(stores):
                 m.d.sync += stored.eq(1)
@@ -120,30 +139,36 @@ class Region(wiring.Component):
                     m.d.sync += [lane.eq(0), row.eq(row + 1)]
                     with m.If(row == depth - 1):
                         m.d.sync += [row.eq(0), full.eq(1)]
-        with m.If(leaves & flush):
+        with m.If(moves & flush):
             m.d.sync += [signal.eq(0) for signal in (row, lane, turn, full, stored)]
 
-        # Rows, in order.
+        # Rows, in order. Whether one is the last is known before it is met.
         newer = Cat((lane > k) | ((lane == k) & stored) for k in range(lanes))
         met = Signal(range(depth))
         next_row = Signal.like(met)
+        next_last = Signal()
         with m.If(moves & other):
-            m.d.sync += [scanning.eq(~last_row), next_row.eq(_after(met, depth))]
+            m.d.sync += [
+                scanning.eq(~last_row),
+                next_row.eq(_after(met, depth)),
+                next_last.eq(_after(met, depth) == row),
+            ]
         first = Signal(range(depth))
         m.d.comb += met.eq(Mux(scanning, next_row, first))
         oldest_row = Signal(range(depth))
+        single = Signal(init=1)  # it is the row in which the next tuple is stored
         older = Signal()  # lanes of the row in which the next tuple is stored have tuples that are met first
         if ordering.inner:
             oldest = older & ~scanning
             m.d.comb += [
                 first.eq(Mux(older, row, oldest_row)),
-                last_row.eq((met == row) & ~oldest),
+                last_row.eq(Mux(scanning, next_last, single & ~older)),
                 valid.eq(Mux(last_row, newer, Mux(oldest, ~newer, (1 << lanes) - 1))),
             ]
         else:
             m.d.comb += [
                 first.eq(oldest_row),
-                last_row.eq(met == row),
+                last_row.eq(Mux(scanning, next_last, single)),
                 valid.eq(newer | (full | ~last_row).replicate(lanes)),
             ]
 
@@ -153,9 +178,9 @@ class Region(wiring.Component):
         if ordering.unit == "tuples" and ordering.every > 1:
             number = Signal(range(ordering.every))
             star = number == ordering.every - 1
-            with m.If(leaves & is_tuple):
+            with m.If(moves & (own | last_row) & is_tuple):
                 m.d.sync += number.eq(Mux(star, 0, number + 1))
-            with m.If(leaves & flush):
+            with m.If(moves & flush):
                 m.d.sync += number.eq(0)
         token = Signal(What)  # what comes out after the pairs; a PAIR stands for nothing
         with m.Switch(now.kind):
@@ -170,7 +195,7 @@ class Region(wiring.Component):
 
         # What goes from stage to stage. `ends` are the lanes after which there is a star within the tuple.
         operation = data.StructLayout(
-            {"kind": Kind, "id": ID_WIDTH, "stores": 1, "evicts": 1, "token": What}
+            {"kind": Kind, "id": ID_WIDTH, "stores": 1, "evicts": 1, "token": What, "newer": 1}
             | {"row": range(depth), "lane": range(lanes), "ends": lanes if starred else 0}
         )
         stages = [Signal(operation, name=f"stage_{k}", reset_less=True) for k in (2, 3, 4)]
@@ -179,7 +204,7 @@ class Region(wiring.Component):
         with m.If(go):
             m.d.sync += [
                 busy.eq(Cat(moves, busy[:2])),
-                meets.eq(Mux(moves & other, valid, 0)),
+                meets.eq(Mux(other, valid, 0)),
                 stages[0].kind.eq(now.kind),
                 stages[0].id.eq(Mux(token == What.ERROR, now.kind.as_value(), now.id)),
                 stages[0].stores.eq(stores),
@@ -187,6 +212,8 @@ class Region(wiring.Component):
                 stages[0].token.eq(token),
                 stages[0].row.eq(Mux(own, row, met)),
                 stages[0].lane.eq(lane),
+                # Rows from the next one's on are older than those from the first on.
+                stages[0].newer.eq((met < row) | last_row),
                 *(after.eq(before) for before, after in pairwise(stages)),
             ]
             if starred:
@@ -235,27 +262,28 @@ class Region(wiring.Component):
             left.eq(mask | ends),
             *(lowest[k].eq(left[k] & ~left[:k].any()) for k in range(lanes)),
             some.eq(left.any()),
-            is_pair.eq((mask & lowest).any()),
+            is_pair.eq((mask & lowest).any() if starred else some),
             go.eq(~busy[-1] | (room & ~several)),
-            self.found.eq(room & is_pair),
-            self.stalled.eq(some & ~go),
         ]
+        m.d.sync += [self.found.eq(room & is_pair), self.stalled.eq(some & ~go)]
         with m.If(go):
             arriving = Cat(matches, stages[1].ends, stages[1].token != What.PAIR)
-            m.d.sync += [mask.eq(Mux(busy[1], matches, 0)), several.eq(busy[1] & more_than_one(arriving))]
+            m.d.sync += [mask.eq(Mux(busy[1], matches, 0)), several.eq(busy[1] & at_least(2, arriving))]
             if starred:
                 m.d.sync += ends.eq(Mux(busy[1], stages[1].ends, 0))
         with m.Elif(room):
-            remaining = Cat(rest, rest_of_ends, last.token != What.PAIR)
-            m.d.sync += [mask.eq(rest), several.eq(more_than_one(remaining))]
+            # One of what is there goes, whichever it is.
+            there = Cat(mask, ends if starred else (), last.token != What.PAIR)
+            m.d.sync += [mask.eq(rest), several.eq(at_least(3, there))]
             if starred:
                 m.d.sync += ends.eq(rest_of_ends)
 
         # Ids are written and read here, in the order of the words.
         at = Signal(range(lanes))
-        for k in range(lanes):
-            with m.If(lowest[k]):
-                m.d.comb += at.eq(k)
+        m.d.comb += [
+            bit.eq(Cat(lowest[k] for k in range(lanes) if k >> number & 1).any())
+            for number, bit in enumerate(at)
+        ]
         finishes = busy[-1] & go
         evicts = finishes & last.stores & last.evicts
         address = Cat(Mux(last.stores, last.lane, at), last.row)
@@ -274,7 +302,7 @@ class Region(wiring.Component):
         behind = (read.data - horizon.id)[:ID_WIDTH].as_signed() < 0
         evicted = Signal()
         m.d.sync += evicted.eq(evicts)
-        m.d.comb += self.lost.eq(evicted & horizon.valid & ~behind)
+        m.d.sync += self.lost.eq(evicted & horizon.valid & ~behind)
         with m.If(finishes & (last.kind == horizon_kind)):
             m.d.sync += [horizon.valid.eq(1), horizon.id.eq(last.id)]
         with m.If(finishes & (last.kind == Kind.FLUSH)):
@@ -287,56 +315,68 @@ class Region(wiring.Component):
         else:
             looking = Signal()
             unknown = Cat(busy[k] & stage.stores for k, stage in enumerate(stages)).any()
-            looks = room & ~is_pair & ~unknown & ~looking & (oldest_row != row)
+            expires = Signal()  # a comparison of ids takes a cycle of its own
+            stays = Signal()
+            looks = room & ~is_pair & ~unknown & ~looking & ~expires & ~single
             with m.If(looks):
                 m.d.comb += read.addr.eq(Cat(Const(lanes - 1, len(lane)), oldest_row))
-            m.d.sync += looking.eq(looks & ~moves_on)
-            expires = looking & horizon.valid & behind
+            # Settled: the oldest row was looked at, or there is none, and no other horizon is coming.
+            horizon_coming = Cat(
+                busy[k] & (stage.kind == horizon_kind) for k, stage in enumerate(stages)
+            ).any()
+            m.d.sync += [
+                looking.eq(looks & ~moves_on),
+                expires.eq(looking & ~moves_on & horizon.valid & behind),
+                stays.eq(looking & ~horizon_coming & ~(horizon.valid & behind)),
+            ]
+            with m.If((stays | single) & ~horizon_coming):
+                m.d.sync += settled.eq(1)
+            with m.If(moves & (now.kind == horizon_kind)):
+                m.d.sync += settled.eq(0)
             reaches_oldest = moves_on & (oldest_row == _after(row, depth))
             with m.If(expires | reaches_oldest):
-                m.d.sync += oldest_row.eq(_after(oldest_row, depth))
+                m.d.sync += [
+                    oldest_row.eq(_after(oldest_row, depth)),
+                    single.eq(_after(oldest_row, depth) == row),
+                ]
             if ordering.inner:
                 with m.If(expires | moves_on):
                     m.d.sync += older.eq(reaches_oldest & ~expires)
-            with m.If(leaves & flush):
-                m.d.sync += [oldest_row.eq(0), looking.eq(0)]
+            with m.If(moves & flush):
+                m.d.sync += [oldest_row.eq(0), looking.eq(0), expires.eq(0), settled.eq(1)]
                 if ordering.inner:
                     m.d.sync += older.eq(0)
-            # Settled: the oldest row was looked at, or there is none, and no other horizon is coming.
-            coming = Cat(busy[k] & (stage.kind == horizon_kind) for k, stage in enumerate(stages)).any()
-            with m.If(((looking & ~expires) | (oldest_row == row)) & ~coming):
-                m.d.sync += settled.eq(1)
-            with m.If(leaves & (now.kind == horizon_kind)):
-                m.d.sync += settled.eq(0)
-            with m.If(leaves & flush):
-                m.d.sync += settled.eq(1)
+        if depth > 1:
+            with m.If(moves_on):
+                m.d.sync += single.eq(0)
+            with m.If(moves & flush):
+                m.d.sync += single.eq(1)
 
         # Stage 5: what is found, with its ids.
-        found = Signal(PUNCTUATED_LAYOUT)
+        found_shape = self.output.payload.shape()
+        m.submodules.queue = queue = ShortQueue(found_shape, p.buffer)
+        wiring.connect(m, queue.output, wiring.flipped(self.output))
+        found = queue.input.payload
         what = Signal(What, reset_less=True)
         from_s = Signal(reset_less=True)
         probe_id = Signal(ID_WIDTH, reset_less=True)
+        slot = Signal(found_shape["slot"].width, reset_less=True)
         waiting = Signal()
-        m.submodules.queue = queue = fifo.SyncFIFO(width=PUNCTUATED_LAYOUT.size, depth=p.buffer)
-        fits = Signal(init=1)  # one more in the queue, even if nothing has left it meanwhile
-        m.d.sync += fits.eq(queue.level + queue.w_en < p.buffer)
-        m.d.comb += room.eq(~waiting | fits)
+        m.d.comb += room.eq(~waiting | queue.input.ready)
         with m.If(room):
             m.d.sync += [
                 waiting.eq(busy[-1] & (some | (last.token != What.PAIR))),
                 what.eq(Mux(some, Mux(is_pair, What.PAIR, What.INNER), last.token)),
                 from_s.eq(last.kind == Kind.S),
                 probe_id.eq(last.id),
+                slot.eq(Cat(at, last.row, last.newer)),
             ]
         pair_ids = (probe_id, read.data) if self._of_s else (read.data, probe_id)
         m.d.comb += [
+            queue.input.valid.eq(waiting),
             found.what.eq(what),
             found.from_s.eq(from_s),
-            queue.w_data.eq(found),
-            queue.w_en.eq(waiting & fits),
-            self.output.payload.eq(queue.r_data),
-            self.output.valid.eq(queue.r_rdy),
-            queue.r_en.eq(self.output.ready),
+            found.slot.eq(slot),
         ]
         with m.If(what == What.PAIR):
             m.d.comb += [found.body.pair.r_id.eq(pair_ids[0]), found.body.pair.s_id.eq(pair_ids[1])]

@@ -45,30 +45,35 @@ class ScaleDoor(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         p = self._p
-        m.submodules.skid = skid = Skid(self.tuples.payload.shape())
-        wiring.connect(m, wiring.flipped(self.tuples), skid.input)
-        word = skid.output.payload
-        origin = data.View(GATE_ID_LAYOUT, word.id)
+        # Where a word goes, and as what, is known when it comes in: `named` are none if it is not known.
+        decoded = data.StructLayout({"word": self.tuples.payload.shape(), "what": Shown, "named": p.inputs})
+        m.submodules.skid = skid = Skid(decoded)
+        coming, kind = skid.input.payload, self.tuples.payload.kind
+        input = data.View(GATE_ID_LAYOUT, self.tuples.payload.id).input
+        m.d.comb += [
+            skid.input.valid.eq(self.tuples.valid),
+            self.tuples.ready.eq(skid.input.ready),
+            coming.word.eq(self.tuples.payload),
+        ]
+        with m.Switch(kind):
+            with m.Case(Kind.R, Kind.S, Kind.INSTRUCTION):
+                m.d.comb += coming.named.eq(Cat(input == k for k in range(p.inputs)))
+                with m.If(kind == Kind.INSTRUCTION):
+                    ends = self.tuples.payload.dims.as_value()[0]
+                    m.d.comb += coming.what.eq(Mux(ends, Shown.END, Shown.BEAT))
+            with m.Case(Kind.FLUSH, Kind.MARK, Kind.HORIZON_R, Kind.HORIZON_S):
+                m.d.comb += coming.named.eq(~0)
+                m.d.comb += coming.what.eq(Mux(kind == Kind.FLUSH, Shown.FLUSH, Shown.TOKEN))
 
-        # Where the word goes, and as what.
-        what = Signal(Shown)
-        to = Signal(p.inputs)
+        word, what, named = (skid.output.payload[name] for name in ("word", "what", "named"))
+        token = what.as_value()[1]
         ended = Signal(p.inputs)  # no more is taken from these before a flush
-        fault = Signal(Fault, init=Fault.NO_SUCH_INPUT)
+        to = Signal(p.inputs)
+        m.d.comb += to.eq(Mux(token, named, named & ~ended))
+        fault = Signal(Fault, init=Fault.UNKNOWN_KIND)
         with m.Switch(word.kind):
             with m.Case(Kind.R, Kind.S, Kind.INSTRUCTION):
-                named = Cat(origin.input == k for k in range(p.inputs))
-                m.d.comb += to.eq(named & ~ended)
-                with m.If((named & ended).any()):
-                    m.d.comb += fault.eq(Fault.OUT_OF_ORDER)
-                with m.If(word.kind == Kind.INSTRUCTION):
-                    m.d.comb += what.eq(Mux(word.dims.as_value()[0], Shown.END, Shown.BEAT))
-            with m.Case(Kind.FLUSH, Kind.MARK, Kind.HORIZON_R, Kind.HORIZON_S):
-                m.d.comb += to.eq(~0)
-                m.d.comb += what.eq(Mux(word.kind == Kind.FLUSH, Shown.FLUSH, Shown.TOKEN))
-            with m.Default():
-                m.d.comb += fault.eq(Fault.UNKNOWN_KIND)
-        token = what.as_value()[1]
+                m.d.comb += fault.eq(Mux(named.any(), Fault.OUT_OF_ORDER, Fault.NO_SUCH_INPUT))
         done = Signal(p.inputs)  # inputs that have the word, while others have not
         reached = ~to | done | Cat(output.ready for output in self.outputs)
         enters = Signal()
@@ -78,7 +83,7 @@ class ScaleDoor(wiring.Component):
                 output.valid.eq(skid.output.valid & to[k] & ~done[k]),
                 output.payload.what.eq(what),
                 # The input's number has done its work.
-                output.payload.number.eq(Mux(token, word.id, origin.number << INPUT_WIDTH)),
+                output.payload.number.eq(Mux(token, word.id, word.id[INPUT_WIDTH:] << INPUT_WIDTH)),
                 output.payload.body.kind.eq(word.kind),
                 output.payload.body.dims.eq(word.dims),
             ]
@@ -90,7 +95,7 @@ class ScaleDoor(wiring.Component):
             m.d.sync += ended.eq(0)
 
         # The gate may still move for as long as there are places in its nodes.
-        patience = 2 * p.inputs + 2
+        patience = 4 * p.inputs + 2
         waited = Signal(range(patience + 1))
         starved = waited == patience
         with m.If(~skid.output.valid | reached.all() | ~self.idle):
@@ -102,10 +107,12 @@ class ScaleDoor(wiring.Component):
             with m.If(self.starving[k]):
                 m.d.comb += number.eq(k)
 
-        error = self.faults.payload
+        m.submodules.reports = reports = Skid(ERROR_LAYOUT)
+        wiring.connect(m, reports.output, wiring.flipped(self.faults))
+        error = reports.input.payload
         m.d.comb += [
-            self.faults.valid.eq(skid.output.valid & (~to.any() | starved)),
-            skid.output.ready.eq(enters | (~to.any() & self.faults.ready)),
+            reports.input.valid.eq(skid.output.valid & (~to.any() | starved)),
+            skid.output.ready.eq(enters | (~to.any() & reports.input.ready)),
             error.fault.eq(fault),
             error.value.eq(Mux(fault == Fault.UNKNOWN_KIND, word.kind.as_value(), word.id)),
         ]
@@ -113,6 +120,6 @@ class ScaleDoor(wiring.Component):
             m.d.comb += [error.fault.eq(Fault.STARVED), error.value.eq(number)]
         with m.If(enters):
             m.d.sync += self.pass_over.eq(0)
-        with m.Elif(to.any() & self.faults.valid & self.faults.ready):
+        with m.Elif(to.any() & reports.input.valid & reports.input.ready):
             m.d.sync += [self.pass_over.eq(self.pass_over | (1 << number)), waited.eq(0)]
         return m

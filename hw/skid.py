@@ -24,11 +24,11 @@ class Skid(wiring.Component):
         with m.If(~waiting):
             m.d.sync += back.eq(self.input.payload)
         with m.If(self.output.ready | ~self.output.valid):
-            m.d.sync += [self.output.valid.eq(waiting | self.input.valid), waiting.eq(0)]
             with m.If(waiting):
                 m.d.sync += front.eq(back)
             with m.Else():
                 m.d.sync += front.eq(self.input.payload)
-        with m.Elif(self.input.valid):
-            m.d.sync += waiting.eq(1)
+        # Each is a function of four bits, so that `ready` may come late.
+        stays, comes = self.output.valid & ~self.output.ready, waiting | self.input.valid
+        m.d.sync += [self.output.valid.eq(stays | comes), waiting.eq(stays & comes)]
         return m

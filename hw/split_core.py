@@ -13,8 +13,8 @@ from amaranth.lib.wiring import In, Out
 
 from .broadcast import fork
 from .parameters import Parameters
-from .punctuation import PUNCTUATED_LAYOUT
-from .region import Region
+from .punctuation import punctuated_layout
+from .region import Region, slot_width
 from .socket import tuple_layout
 from .stamp import Stamp
 
@@ -35,7 +35,9 @@ class SplitCore(wiring.Component):
             compared
             | {
                 "tuples": In(stream.Signature(tuple_layout(parameters.dims))),
-                "flows": Out(stream.Signature(PUNCTUATED_LAYOUT)).array(2),  # of R, of S
+                "flows": Out(stream.Signature(punctuated_layout(slot_width(parameters)))).array(
+                    2
+                ),  # of R, of S
                 "position": In(range(parameters.cores)),
                 "dead": In(1),  # this core finds nothing more, but its stars go on
                 "found": Out(1),  # a pair is put out

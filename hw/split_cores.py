@@ -9,14 +9,15 @@
                          flows of each core
 """
 
-from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth import Cat, Module, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from . import fan
 from .broadcast import Broadcast
 from .parameters import Parameters
-from .punctuation import PUNCTUATED_LAYOUT
+from .punctuation import punctuated_layout
+from .region import slot_width
 from .socket import COUNTERS_LAYOUT, Kind, Tag, tuple_layout
 from .split_core import SplitCore
 from .stamp import Stamp
@@ -40,7 +41,9 @@ class SplitCores(wiring.Component):
             compared
             | {
                 "tuples": In(stream.Signature(tuple_layout(parameters.dims))),
-                "flows": Out(stream.Signature(PUNCTUATED_LAYOUT)).array(parameters.cores, 2),  # of R, of S
+                "flows": Out(stream.Signature(punctuated_layout(slot_width(parameters)))).array(
+                    parameters.cores, 2
+                ),  # of R, of S
                 "dead": In(parameters.cores),  # cores that find nothing more
                 "counters": Out(COUNTERS_LAYOUT),
                 "activity": Out(parameters.cores),
@@ -95,9 +98,9 @@ def count_ends(m: Module, joiner: wiring.Component, inner) -> None:
 def count_steps(m: Module, counters, rows: Value, cores: int) -> None:
     """Counts a step whenever as many rows have been met as there are cores, up to 2 per cycle."""
     rest = Signal(range(cores))  # rows met that are not steps yet
-    met = rest + rows
-    steps = Mux(met >= 2 * cores, 2, met >= cores)
-    m.d.sync += [
-        rest.eq(met - Mux(met >= 2 * cores, 2 * cores, Mux(met >= cores, cores, 0))),
-        counters.steps.eq(counters.steps + steps),
-    ]
+    steps = Signal(range(3))  # counted a cycle later, as a long counter takes most of one
+    m.d.sync += counters.steps.eq(counters.steps + steps)
+    for number in range(3):
+        left = rest + rows - number * cores
+        with m.If(left >= 0):
+            m.d.sync += [rest.eq(left), steps.eq(number)]

@@ -45,10 +45,10 @@ class SplitJoin(wiring.Component):
       the same time, so that throughput is one tuple every `depth` cycles if all are of one stream, and every
       `(depth + 1) / 2` if streams alternate. Where the order within a tuple is kept, tuples are gathered
       one after another, and stars that are more than rows take a cycle each;
-    - `latency(parameters)`, which is `7 + 2 * levels`, cycles pass from a tuple's transfer on `tuples` to a
+    - `latency(parameters)`, which is `9 + 3 * levels`, cycles pass from a tuple's transfer on `tuples` to a
       pair on `results` if the two meet in the first row, and one more for each row before it;
     - so all pairs of a tuple are out, if none competes with another, after `processing_latency(parameters)`
-      cycles, `6 + depth + 2 * levels`;
+      cycles, `8 + depth + 3 * levels`;
     - a mark comes out `latency(parameters)` cycles after its transfer when the cores are idle;
     - a flush takes a cycle.
 
@@ -66,7 +66,7 @@ class SplitJoin(wiring.Component):
     @staticmethod
     def latency(parameters: Parameters) -> int:
         """Cycles from a tuple's transfer to its pair with a tuple in the first row it meets."""
-        return Region.LATENCY + 1 + 2 * levels(parameters.cores, parameters.fanout)
+        return Region.LATENCY + 2 + 3 * levels(parameters.cores, parameters.fanout)
 
     @staticmethod
     def processing_latency(parameters: Parameters) -> int:

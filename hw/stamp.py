@@ -26,6 +26,11 @@ class _Module:
     signature: wiring.Signature
     text: str
 
+    @property
+    def clocked(self) -> bool:
+        """Whether it has a clock and a reset: one without registers has neither."""
+        return re.search(r"^\s*input clk;", self.text, re.MULTILINE) is not None
+
 
 @dataclass(frozen=True)
 class _Collected:
@@ -81,11 +86,12 @@ class Stamp(wiring.Component):
                 text = text.replace(head, f"(* keep_hierarchy = 1 *)\n{head}", 1)
             collected.modules[self._name] = _Module(component.signature, text)
         self._component = None
+        self._clocked = collected.modules[self._name].clocked
         super().__init__(collected.modules[self._name].signature)
 
     def elaborate(self, platform):
         if self._component is None:
-            return Instance(self._name, *_connections(self, self._reset))
+            return Instance(self._name, *_connections(self, self._reset if self._clocked else None))
         m = Module()
         component = self._component
         m.submodules.component = ResetInserter(self._reset)(component)
@@ -96,9 +102,10 @@ class Stamp(wiring.Component):
         return m
 
 
-def _connections(component: wiring.Component, reset: Value):
-    yield "i", "clk", ClockSignal()
-    yield "i", "rst", ResetSignal() | reset
+def _connections(component: wiring.Component, reset: Value | None):
+    if reset is not None:
+        yield "i", "clk", ClockSignal()
+        yield "i", "rst", ResetSignal() | reset
     for path, member, value in component.signature.flatten(component):
         direction = "i" if member.flow is wiring.In else "o"
         yield direction, "__".join(str(part) for part in path), value

@@ -132,7 +132,7 @@ def latencies(parameters: Parameters) -> list[int]:
 
 def gate_rate(inputs: int, burst: int, count: int = 400) -> float:
     """Ready tuples per cycle of a gate whose inputs, in turn, have `burst` tuples that follow each other."""
-    dut = ScaleGate(8, inputs, 2 * burst, 4)
+    dut = ScaleGate(8, inputs, 2 * burst)
     numbers = np.arange(2 * count * inputs)
     left = [iter(numbers[numbers // burst % inputs == k].tolist()) for k in range(inputs)]
     given = []  # cycles

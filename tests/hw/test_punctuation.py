@@ -1,13 +1,13 @@
 """The gathering tree that keeps an order.
 
-sources of pairs and stars (stalled at random) -> Mergers, Combiner -> sink (stalled at random)
+sources of pairs and stars (stalled at random) -> Mergers, SlotMergers, Combiner -> sink (stalled at random)
 """
 
 import random
 
 import pytest
 
-from hw.punctuation import Combiner, Mergers, What
+from hw.punctuation import Combiner, Mergers, SlotMergers, What
 
 from .streams import simulate, sink, source
 
@@ -88,7 +88,33 @@ def test_stars_of_all_inputs_take_one_cycle():
     stars = [star(number) for number in range(20)]
     sources = [source(stream, stars, seed=k, stall=0) for k, stream in enumerate(dut.inputs)]
     simulate(dut, [*sources, sink(dut.output, taken, 20, seed=0, stall=0)])
-    assert [cycle for cycle, _ in taken] == list(range(1, 21))
+    assert [cycle for cycle, _ in taken] == list(range(2, 22))
+
+
+@pytest.mark.parametrize("inputs", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("stalls", STALLS)
+def test_pairs_between_stars_come_by_slot_and_then_by_input(inputs, stalls, seed):
+    chance = random.Random(seed)
+    rounds = 8
+    given, expected = [[] for _ in range(inputs)], []
+    for number in range(rounds):
+        slots = [sorted(chance.sample(range(8), chance.randrange(5))) for _ in given]
+        for k, (items, own) in enumerate(zip(given, slots)):
+            items += [pair(k, slot) | {"slot": slot} for slot in own] + [star(number)]
+        found = sorted((slot, k) for k, own in enumerate(slots) for slot in own)
+        expected += [*((k, slot) for slot, k in found), (What.STAR, 0, number)]
+    assert run(SlotMergers(inputs, 3), given, len(expected), seed, stalls) == expected
+
+
+def test_a_pair_or_a_star_of_all_slots_takes_one_cycle():
+    dut, taken = SlotMergers(4, 2), []
+    given = [[item for n in range(9) for item in (pair(k, n) | {"slot": 3 - k}, star(n))] for k in range(4)]
+    sources = [
+        source(stream, items, seed=k, stall=0) for k, (stream, items) in enumerate(zip(dut.inputs, given))
+    ]
+    simulate(dut, [*sources, sink(dut.output, taken, 9 * 5, seed=0, stall=0)])
+    assert [cycle for cycle, _ in taken] == list(range(4, 4 + 9 * 5))
+    assert [item.slot for _, item in taken if item.what == What.PAIR] == [0, 1, 2, 3] * 9
 
 
 @pytest.mark.parametrize("in_turn", [False, True])

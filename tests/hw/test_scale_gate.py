@@ -13,6 +13,7 @@ from amaranth.lib import wiring
 from hw.broadcast import levels
 from hw.dimension import Dimension
 from hw.gate_word import gate_id
+from hw.merge_node import FANIN
 from hw.parameters import Parameters
 from hw.scale_door import ScaleDoor, body_layout
 from hw.scale_gate import GateTree, ScaleGate, Shown, shown_layout
@@ -21,19 +22,18 @@ from hw.socket import Fault, Kind
 from .streams import simulate, sink, source
 
 BODY = 8
-FANIN = 4
 
 
 def tuple_(number: int, body: int = 0) -> dict:
-    return {"what": Shown.TUPLE, "number": number % 2**32, "second": 0, "body": body}
+    return {"what": Shown.TUPLE, "number": number % 2**32, "body": body}
 
 
 def other(what: Shown, number: int = 0) -> dict:
-    return {"what": what, "number": number % 2**32, "second": 0, "body": 0}
+    return {"what": what, "number": number % 2**32, "body": 0}
 
 
-def gate(inputs: int, depth: int = 4, fanin: int = FANIN) -> ScaleGate:
-    return ScaleGate(BODY, inputs, depth, fanin)
+def gate(inputs: int, depth: int = 4) -> ScaleGate:
+    return ScaleGate(BODY, inputs, depth)
 
 
 def dealt(chance: random.Random, inputs: int, numbers: list[int]) -> list[list[dict]]:
@@ -59,8 +59,8 @@ def run(dut: ScaleGate, ports: list[list[dict]], count: int, seed: int, stalls: 
     return [(cycle, shown.what, shown.number, shown.body) for cycle, shown in taken]
 
 
-@pytest.mark.parametrize("inputs, fanin", [(1, 2), (2, 2), (5, 2), (7, 4)])
-def test_the_sequence_is_that_of_the_numbers(inputs, fanin, seed):
+@pytest.mark.parametrize("inputs", [1, 2, 5, 7])
+def test_the_sequence_is_that_of_the_numbers(inputs, seed):
     """Whatever comes when; numbers wrap at 2**32, and ends and tokens let go all before them."""
     chance = random.Random(seed)
     first = 2**32 - 40
@@ -71,7 +71,7 @@ def test_the_sequence_is_that_of_the_numbers(inputs, fanin, seed):
     for port, more in zip(ports, dealt(chance, inputs, numbers[60:])):
         port += [*more, other(Shown.END)]
     stalls = [chance.choice([0.0, 0.3, 0.8]) for _ in range(inputs)]
-    out = run(gate(inputs, chance.choice([2, 5]), fanin), ports, len(numbers) + 1, seed, stalls)
+    out = run(gate(inputs, chance.choice([2, 5])), ports, len(numbers) + 1, seed, stalls)
     expected = [(Shown.TUPLE, number % 2**32, number % 200) for number in numbers]
     expected.insert(60, (Shown.TOKEN, 7, 0))
     assert [shown for _, *shown in out] == [list(shown) for shown in expected]
@@ -144,46 +144,37 @@ def test_one_ready_tuple_per_cycle(inputs, order):
     out = run(gate(inputs, depth=each + 1), ports, total, 1, [0.0])
     assert [number for _, _, number, _ in out] == list(range(total))
     cycles = [cycle for cycle, *_ in out]
-    assert cycles[0] == 1 + levels(inputs, FANIN)
+    assert cycles[0] == 2 + 2 * levels(inputs, FANIN)
     assert cycles[-1] - cycles[0] == total - 1
 
 
-def test_pairs_are_merged_by_both_numbers():
-    """As elements show them: heartbeats that all inputs show are one, and a mark comes out once."""
-    layout = shown_layout(1, 8)
-    dut, taken = GateTree(layout, 3, 2), []
-
-    def pair(number, second):
-        return {"what": Shown.TUPLE, "number": number, "second": second % 256, "body": 0}
-
-    def beat(number):
-        return {"what": Shown.BEAT, "number": number, "second": 0, "body": 0}
-
-    mark = {"what": Shown.TOKEN, "number": 4, "second": 0, "body": 0}
+def test_heartbeats_take_a_cycle_each_and_tokens_one_for_all():
+    """A tuple comes before the heartbeat of its number, and all else of its own input stays behind it."""
+    dut, taken = GateTree(shown_layout(BODY), 3), []
     ports = [
-        [pair(1, -2), pair(1, 1), beat(1), beat(2), mark],
-        [beat(1), pair(2, 0), beat(2), mark],
-        [pair(1, -1), beat(1), pair(2, -3), beat(2), mark],
+        [other(Shown.BEAT, 1), other(Shown.BEAT, 2), other(Shown.TOKEN, 4)],
+        [other(Shown.BEAT, 1), tuple_(2), other(Shown.BEAT, 2), other(Shown.TOKEN, 4)],
+        [tuple_(1), other(Shown.BEAT, 2), other(Shown.TOKEN, 4)],
     ]
     benches = [
         source(port, shown, seed=k, stall=0.3) for k, (port, shown) in enumerate(zip(dut.inputs, ports))
     ]
     simulate(dut, [*benches, sink(dut.output, taken, 8, seed=9, stall=0.3)])
-    out = [(shown.what, shown.number, shown.second) for _, shown in taken]
-    pairs = [(1, 254), (1, 255), (1, 1), (2, 253), (2, 0)]
-    assert [shown[1:] for shown in out if shown[0] == Shown.TUPLE] == pairs
-    assert [shown[0] for shown in out if shown[0] != Shown.TUPLE] == [Shown.BEAT, Shown.BEAT, Shown.TOKEN]
+    beats = [(Shown.BEAT, 1)] * 2, [(Shown.BEAT, 2)] * 3
+    assert [(shown.what, shown.number) for _, shown in taken] == [
+        *((Shown.TUPLE, 1), *beats[0], (Shown.TUPLE, 2), *beats[1], (Shown.TOKEN, 4))
+    ]
 
 
 class Entrance:
     """A gate behind its door, with queues of two places."""
 
-    def __init__(self, inputs: int, fanin: int):
+    def __init__(self, inputs: int):
         dims = (Dimension.parse("equal8"),)
-        p = Parameters("scalejoin", 1, 2, 1, 2, dims, inputs=inputs, fanout=fanin)
+        p = Parameters("scalejoin", 1, 2, 1, 2, dims, inputs=inputs)
         self.top = m = Module()
         m.submodules.door = self.door = ScaleDoor(p)
-        m.submodules.gate = self.gate = ScaleGate(body_layout(p), inputs, p.buffer, fanin)
+        m.submodules.gate = self.gate = ScaleGate(body_layout(p), inputs, p.buffer)
         for output, port in zip(self.door.outputs, self.gate.inputs):
             wiring.connect(m, output, port)
         m.d.comb += [
@@ -214,9 +205,9 @@ def word(kind: Kind, input: int = 0, number: int = 0, dim: int = 0) -> dict:
     return {"kind": kind, "id": gate_id(input, number), "dims": {"point": {"d0": dim}}}
 
 
-@pytest.mark.parametrize("inputs, fanin", [(4, 2), (5, 2), (5, 4), (4, 4)])
+@pytest.mark.parametrize("inputs", [4, 5, 8])
 @pytest.mark.parametrize("stall", [0.0, 0.4])
-def test_inputs_that_starve_and_go_on_are_in_order(inputs, fanin, stall, seed):
+def test_inputs_that_starve_and_go_on_are_in_order(inputs, stall, seed):
     """Nothing that comes later has an earlier number, so that whoever is passed over disturbs nobody."""
     chance = random.Random(seed)
     at = [0] * 12 + [k for _ in range(6) for k in (2, 3, 0, 1)]  # all but one starve, then none does
@@ -224,7 +215,7 @@ def test_inputs_that_starve_and_go_on_are_in_order(inputs, fanin, stall, seed):
         some = chance.sample(range(inputs), chance.randrange(1, inputs + 1))
         at += chance.choices(some, k=8)
     words = [word(Kind.R, k, number) for number, k in enumerate(at)]
-    out, errors = Entrance(inputs, fanin).run([*words, word(Kind.MARK)], len(at) + 1, seed, stall)
+    out, errors = Entrance(inputs).run([*words, word(Kind.MARK)], len(at) + 1, seed, stall)
     assert out == [*range(len(at)), Shown.TOKEN]
     assert {fault for fault, _ in errors} == {Fault.STARVED}
     # The first to starve are reported one after the other.
@@ -233,10 +224,10 @@ def test_inputs_that_starve_and_go_on_are_in_order(inputs, fanin, stall, seed):
 
 def test_an_input_that_nobody_waits_for_does_not_starve():
     """A node has what input 1 sent first: input 2 alone is passed over, and 1 is not too late."""
-    sent = [(1, 0), (0, 5), *((3, number) for number in range(6, 9)), (1, 1), (1, 2), (2, 11)]
+    sent = [(1, 0), (0, 5), *((3, number) for number in range(6, 11)), (1, 1), (1, 2), (2, 11)]
     words = [word(Kind.R, *at) for at in sent]
-    out, errors = Entrance(4, 2).run([*words, word(Kind.MARK)], 9, 1)
-    assert out == [0, 1, 2, 5, 6, 7, 8, 11, Shown.TOKEN]
+    out, errors = Entrance(4).run([*words, word(Kind.MARK)], 11, 1)
+    assert out == [0, 1, 2, *range(5, 12), Shown.TOKEN]
     assert errors == [(Fault.STARVED, 2)]
 
 
@@ -247,6 +238,6 @@ def test_what_comes_after_the_end_of_an_input_is_left_out():
     alone = [word(Kind.R, 0, number) for number in range(20)]
     flushed = [word(Kind.FLUSH), *(word(Kind.R, k, 30 + k) for k in (1, 2, 3)), word(Kind.MARK)]
     words = [*ends, *late, *alone[:10], word(Kind.MARK), late[1], *alone[10:], *flushed]
-    out, errors = Entrance(4, 2).run(words, 26, 1)
+    out, errors = Entrance(4).run(words, 26, 1)
     assert out == [*range(10), Shown.TOKEN, *range(10, 20), Shown.FLUSH, 31, 32, 33, Shown.TOKEN]
     assert errors == [(Fault.OUT_OF_ORDER, gate_id(k, n)) for k, n in ((1, 7), (2, 8), (3, 9), (2, 8))]

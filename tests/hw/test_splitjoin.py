@@ -147,4 +147,4 @@ def test_latency_grows_with_the_levels_of_the_trees(cores, fanout):
             assert cycles[0] < 100
 
     simulate(dut, [testbench])
-    assert cycles == [SplitJoin.latency(p)] == [7 + 2 * levels(cores, fanout)]
+    assert cycles == [SplitJoin.latency(p)] == [9 + 3 * levels(cores, fanout)]

@@ -38,7 +38,7 @@ TREES = {
     "opblock": ("Merge_", FANIN, 1, 1),
     "splitjoin": ("Merger_", 3, 2, 1),
     "lowlatency": ("Merge_", FANIN, 1, 2),
-    "scalejoin": ("GateNode_", 3, 1, 1),
+    "scalejoin": ("SlotMerger_", 2, 1, 1),
 }
 
 
@@ -124,3 +124,11 @@ def test_registers_of_a_tree_stay_apart_in_synthesis():
     text = emit(CONFIGURATIONS[2])
     nodes = re.findall(r"^(.*)\nmodule FanNode_", text, re.MULTILINE)
     assert nodes and all(line == "(* keep_hierarchy = 1 *)" for line in nodes)
+
+
+def test_a_module_without_registers_has_no_clock():
+    text = emit(next(one for one in CONFIGURATIONS if one.architecture == "splitjoin"))
+    module = re.search(r"^module Choice_\w+\((.*)\);", text, re.MULTILINE)
+    assert module and "clk" not in module[1]
+    instance = re.search(r"^  Choice_\w+ \S+ \(\n(.*?)\);", text, re.MULTILINE | re.DOTALL)
+    assert instance and ".clk" not in instance[1] and ".value(" in instance[1]
