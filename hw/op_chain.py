@@ -54,7 +54,7 @@ class OpChain(wiring.Component):
         """Cycles from a tuple's transfer to its pair with one in the first row of `block`, where all join."""
         depth = parameters.segment // parameters.lanes
         inside = OpBlock.latency(parameters)
-        return inside + 1 + (inside - 1 + depth) * block + Gather.levels(parameters.cores)
+        return inside + 2 + (inside - 1 + depth) * block + Gather.levels(parameters.cores)
 
     @staticmethod
     def flush_cycles(parameters: Parameters) -> int:
@@ -70,11 +70,11 @@ class OpChain(wiring.Component):
     def _quiet(parameters: Parameters) -> int:
         """For how many cycles the tree must have been empty, and be so once more, before a record comes out.
 
-        So that it waits for the blocks' queues as well: what is queued is in the tree two cycles later (one
-        for the turn to pass to its block), the last of it one cycle after the record began to wait; and while
-        anything is queued, the tree is never empty for longer than a turn takes to pass.
+        So that it waits for the blocks' queues as well: what is queued is in the tree three cycles later (one
+        for the turn to pass to its block), the last of it two cycles after the record began to wait; and
+        while anything is queued, the tree is never empty for longer than a turn takes to pass.
         """
-        return 1 + Gather.busy_lag(parameters.cores)
+        return 2 + Gather.busy_lag(parameters.cores)
 
     def elaborate(self, platform):
         m = Module()
