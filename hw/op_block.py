@@ -16,7 +16,7 @@ Every message visits every block, in one order: tuples, tokens and instructions 
 """
 
 from amaranth import Array, Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import data, fifo, memory, stream, wiring
+from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .dimension import Dimension, Test
@@ -34,6 +34,7 @@ from .instruction import (
 from .lowest import lowest
 from .op_decoder import OpDecoder
 from .parameters import Parameters
+from .registered_queue import RegisteredQueue
 from .segment import DISTRIBUTED
 from .skid import Skid
 from .socket import COMPOSITE_LAYOUT, ID_WIDTH, QUERY_WIDTH, Kind
@@ -150,13 +151,25 @@ class OpBlock(wiring.Component):
         """Cycles that a message spends in a block that does nothing else."""
         return 5 + (parameters.segment > parameters.lanes) + (parameters.lanes > 1)
 
+    @staticmethod
+    def settling(parameters: Parameters) -> int:
+        """Cycles that tuples around an instruction for the block, or around a flush, wait at most."""
+        return OpBlock.latency(parameters)
+
     def elaborate(self, platform):
         m = Module()
         p = self._p
         lanes, depth, count = p.lanes, p.segment // p.lanes, len(p.dims)
         message = self.upstream.payload.shape()
         m.submodules.skid = skid = Skid(message)
-        wiring.connect(m, wiring.flipped(self.upstream), skid.input)
+        # What the skid says of its room, in a register of its own: it is a long way to the block before.
+        open = Signal(init=1)
+        m.d.sync += open.eq(skid.output.ready | ~skid.output.valid | (open & ~self.upstream.valid))
+        m.d.comb += [
+            skid.input.payload.eq(self.upstream.payload),
+            skid.input.valid.eq(self.upstream.valid),
+            self.upstream.ready.eq(open),
+        ]
 
         m.submodules.decoder = decoder = OpDecoder(p)
         program = decoder.program
@@ -166,6 +179,7 @@ class OpBlock(wiring.Component):
         # instruction for this block only an instruction may follow at once: what that is does not depend on
         # the program, nor on the windows.
         come = skid.output.payload
+        follows = Cat(come.kind)[1:].all()  # an instruction, or what nobody knows
         on_first = come.channel == program.r_channel
         on_second = come.channel == program.s_channel
         tokens = [Cat(come.kind == kind, come.kind == horizon) for kind, horizon in SIDES]
@@ -186,13 +200,15 @@ class OpBlock(wiring.Component):
         door = Signal(door_layout, reset_less=True)
         at_door = Signal()
         leaves = Signal()  # stage 1, with the last row
-        last_row = Signal(init=1, reset_less=True)
+        last_row = Signal(init=1)
+        settled = Signal()  # nothing is in the later stages but instructions that go on
+        flows = Signal(init=1)  # nothing is spared: the opposite of `spared`, which has many to tell
         joins = role == Role.JOIN
         here = Cat(joins & on_first & tokens[0][0], joins & on_second & tokens[1][0])
         coming = data.View(INSTRUCTION_LAYOUT, come.id[: INSTRUCTION_LAYOUT.size])
         aimed = (come.kind == Kind.INSTRUCTION) & (coming.block == self.address)
         m.d.comb += [
-            skid.output.ready.eq(~at_door | (leaves & ~(door.waits & (come.kind != Kind.INSTRUCTION)))),
+            skid.output.ready.eq(~at_door | (flows & Mux(door.waits, settled & follows, last_row))),
             decoder.address.eq(self.address),
             decoder.coming.eq(coming),
             decoder.load.eq(skid.output.ready),
@@ -221,26 +237,24 @@ class OpBlock(wiring.Component):
 
         # Stage 1, one row after another. Every later stage moves when this one may.
         now = door.message
-        go = Signal()
         # Which of the later ones hold something: rows read from RAM, comparisons, decisions, these in turn;
         # and the last.
         stages = Signal(2 + (depth > 1) + (lanes > 1))
         putting_out = Signal()
         spared = Signal()
+        go = ~spared
         row = Signal(range(depth))
         r, s = (Window(m, name, lanes, depth, self._laps) for name in "rs")
         s_here = door.here[1]
         probes = door.here.any()
         executes = Signal()
-        # Nothing is in the later stages but instructions that go on, which no program changes.
-        settled = Signal()
-        moves = at_door & go & (~door.waits | settled)
+        moves = at_door & flows & (~door.waits | settled)
+        obeys = at_door & settled  # of what waits: it leaves, since what is settled flows
         m.d.sync += settled.eq(~(stages.any() | putting_out | spared | (moves & ~door.aimed)))
         m.d.comb += [
-            go.eq(~spared),
             executes.eq(door.aimed & decoder.legal),
             Value.cast(decoder.instruction).eq(now.id),
-            decoder.run.eq(leaves & executes),
+            decoder.run.eq(obeys & executes),
             leaves.eq(moves & last_row),
         ]
         if depth > 1:
@@ -261,17 +275,19 @@ class OpBlock(wiring.Component):
             with m.If(store):
                 window.advance()
         side = decoder.instruction.operands.select.side
-        points = self._rows(m, "r", ("lo",), door, r, row, stores[0], leaves & side)
-        boxes = self._rows(m, "s", ("lo", "hi"), door, s, row, stores[1], leaves & ~side)
+        points = self._rows(m, "r", ("lo",), door, r, row, stores[0], obeys & side)
+        boxes = self._rows(m, "s", ("lo", "hi"), door, s, row, stores[1], obeys & ~side)
 
         # What is not compared at once waits a cycle, until the message is in the stage behind the door:
         # flushes and instructions that empty the windows, horizons, and what pairs are made of. That is kept
         # apart from what is compared, longer, and read one at a time.
         behind = Signal(message)
         cleared = Signal(init=1)  # at first a block's turn comes at its address
+        restarts = Signal()
         noted = Signal(2)
         m.d.sync += [
-            cleared.eq(leaves & (door.flushes | (executes & decoder.clears))),
+            cleared.eq(obeys & (door.flushes | (executes & decoder.clears))),
+            restarts.eq(obeys & (door.flushes | executes)),
             noted.eq(door.horizon & leaves.replicate(2)),
         ]
         for window, known in zip((r, s), noted):
@@ -402,58 +418,84 @@ class OpBlock(wiring.Component):
             | {
                 "rest": lanes,
                 "met_at": len(address),
+                "was_r": 1,
+                # Of what goes downstream: whether it is made of the one met, and a tuple of two; and of each
+                # dimension whether it is a value of the one met, an upper bound, or dropped.
+                "made": 1,
+                "composite": 1,
+                **dict.fromkeys(("of_met", "upper", "dropped"), count),
+            }
+        )
+        plan_layout = data.StructLayout(
+            {
                 "some": 1,  # one that was met is put out, not the message alone
-                "made": 1,  # what goes downstream is made of it
                 "to_queue": 1,
                 "to_chain": 1,
                 "ends": 1,  # nothing is left to do after it
             }
         )
 
-        def step(entry, mask, into, name: str) -> list:
+        def steps(entry, mask, into, plan, name: str) -> list:
+            """Plans to put out the first of `mask`; without any, the message."""
             lane, rest = lowest(m, mask, name)
             some, more = mask.any(), rest.any()
+            made, is_r = some & entry.derives, entry.message.kind == Kind.R
+            composite = made & entry.joins
             its_lap = Const(0)
             for k in range(lanes):
                 its_lap |= Mux(mask[k] & ~rest[k], entry.laps[k], 0)
             return [
                 into.rest.eq(rest),
-                into.met_at.eq(place(entry.message.kind == Kind.R, its_lap, entry.row, lane)),
-                into.some.eq(some),
-                into.made.eq(some & entry.derives),
-                into.to_queue.eq(some & entry.joins),
-                into.to_chain.eq(Mux(some & (more | entry.derives), entry.derives, entry.forwards)),
-                into.ends.eq(~some | ~(more | (entry.derives & entry.forwards))),
+                into.met_at.eq(place(is_r, its_lap, entry.row, lane)),
+                *(into.was_r.eq(is_r), into.made.eq(made), into.composite.eq(composite)),
+                into.of_met.eq(
+                    Cat(composite & (part != Part.LATER) & ((part == Part.R) ^ is_r) for part in parts)
+                ),
+                into.upper.eq(Cat(composite & (part == Part.S_HI) for part in parts)),
+                into.dropped.eq(program.dropped & made.replicate(count)),
+                plan.some.eq(some),
+                plan.to_queue.eq(some & entry.joins),
+                plan.to_chain.eq(Mux(some & (more | entry.derives), entry.derives, entry.forwards)),
+                plan.ends.eq(~some | ~(more | (entry.derives & entry.forwards))),
             ]
 
+        parts = [program.parts[k] for k in range(count)]
         ordered = Signal(step_layout, reset_less=lanes > 1)
+        ordered_plan = Signal(plan_layout, reset_less=lanes > 1)
         spare = Signal(step_layout, reset_less=True)
+        spare_plan = Signal(plan_layout, reset_less=True)
         fourth = Signal(step_layout, reset_less=True)
+        plan = Signal(plan_layout, init={"ends": 1})  # while there is nothing to put out, that is all
         orders = [
             *(ordered[name].eq(third[name]) for name in decided),
-            *step(third, third.mask, ordered, "first"),
+            *steps(third, third.mask, ordered, ordered_plan, "first"),
         ]
         if lanes == 1:
             m.d.comb += orders
         else:
             with m.If(go):
                 m.d.sync += orders
-        done = Signal()  # the step of this cycle
         with m.If(~spared):
-            m.d.sync += spare.eq(ordered)
-        with m.If(~putting_out | (done & fourth.ends)):
-            m.d.sync += [
-                *(putting_out.eq(spared | stages[-1]), spared.eq(0)),
-                fourth.eq(Mux(spared, spare, ordered)),
-            ]
+            m.d.sync += [spare.eq(ordered), spare_plan.eq(ordered_plan)]
+        done = Signal()  # the step of this cycle, which is known late
+        following = Signal(step_layout)
+        following_plan = Signal(plan_layout)
+        m.d.comb += following.eq(Mux(plan.ends & ~spared, ordered, Mux(plan.ends, spare, fourth)))
+        with m.If(~plan.ends):
+            m.d.comb += steps(fourth, fourth.rest, following, following_plan, "next")
+        with m.Elif(spared):
+            m.d.comb += following_plan.eq(spare_plan)
+        with m.Elif(stages[-1]):
+            m.d.comb += following_plan.eq(ordered_plan)
         with m.Else():
-            with m.If(stages[-1]):
-                m.d.sync += spared.eq(1)
-            with m.If(done):
-                m.d.sync += step(fourth, fourth.rest, fourth, "next")
+            m.d.comb += following_plan.ends.eq(1)
+        with m.If(done):
+            m.d.sync += [fourth.eq(following), plan.eq(following_plan)]
+        with m.If(done & plan.ends):
+            m.d.sync += [putting_out.eq(spared | stages[-1]), spared.eq(0), flows.eq(1)]
+        with m.Elif(stages[-1]):
+            m.d.sync += [spared.eq(1), flows.eq(0)]
 
-        # A queue and a register behind it. Whether there is room is told a cycle late, which from three
-        # places on costs nothing.
         queued_layout = data.StructLayout(
             {
                 "is_composite": 1,
@@ -463,16 +505,12 @@ class OpBlock(wiring.Component):
                 "s_id": ID_WIDTH,
             }
         )
-        m.submodules.queue = queue = fifo.SyncFIFO(width=queued_layout.size, depth=max(p.buffer, 3))
-        room = Signal()
-        m.d.sync += room.eq(queue.level < queue.depth - 1)
-        found = Signal(queued_layout)
-        front = Signal(queued_layout, reset_less=True)
-        with m.If(queue.r_en):
-            m.d.sync += [self.results.valid.eq(queue.r_rdy), front.eq(queue.r_data)]
-        result = self.results.payload
+        m.submodules.queue = queue = RegisteredQueue(queued_layout, max(p.buffer, 3))
+        found, room = queue.input.payload, queue.input.ready
+        front, result = queue.output.payload, self.results.payload
         m.d.comb += [
-            queue.r_en.eq(self.results.ready | ~self.results.valid),
+            self.results.valid.eq(queue.output.valid),
+            queue.output.ready.eq(self.results.ready),
             result.is_composite.eq(front.is_composite),
             result.query.eq(front.query),
             result.composite.id.eq(Cat(front.number, self.address)),
@@ -481,56 +519,49 @@ class OpBlock(wiring.Component):
         ]
 
         number = Signal(COMPOSITE_ID_LAYOUT["number"].shape)
-        was_r = fourth.message.kind == Kind.R
         m.d.comb += [
             *(port.addr.eq(fourth.met_at) for port in met.values()),
             found.is_composite.eq(program.composing),
             found.query.eq(program.query),
             found.number.eq(number),
-            found.r_id.eq(Mux(was_r, fourth.message.id, met["id"].data)),
-            found.s_id.eq(Mux(was_r, met["id"].data, fourth.message.id)),
-            done.eq((room | ~fourth.to_queue) & (self.downstream.ready | ~fourth.to_chain)),
-            queue.w_data.eq(found),
-            queue.w_en.eq(putting_out & fourth.to_queue & done),
-            self.found.eq(queue.w_en),
-            self.downstream.valid.eq(putting_out & fourth.to_chain & (room | ~fourth.to_queue)),
+            found.r_id.eq(Mux(fourth.was_r, fourth.message.id, met["id"].data)),
+            found.s_id.eq(Mux(fourth.was_r, met["id"].data, fourth.message.id)),
+            done.eq((room | ~plan.to_queue) & (self.downstream.ready | ~plan.to_chain)),
+            queue.input.valid.eq(plan.to_queue & (self.downstream.ready | ~plan.to_chain)),
+            self.found.eq(plan.to_queue & done),
+            self.downstream.valid.eq(plan.to_chain & (room | ~plan.to_queue)),
         ]
-        with m.If(leaves & (door.flushes | executes)):
+        with m.If(restarts):
             m.d.sync += number.eq(0)
-        with m.Elif(queue.w_en & program.composing):
+        with m.Elif(self.found & program.composing):
             m.d.sync += number.eq(number + 1)
 
         # What goes downstream: the message, or what is made of it and of what it met.
         out, own = self.downstream.payload, fourth.message
-        composite = fourth.made & fourth.joins
         m.d.comb += [
-            out.kind.eq(Mux(composite, Kind.R, own.kind)),
+            out.kind.eq(Mux(fourth.composite, Kind.R, own.kind)),
             out.channel.eq(Mux(fourth.made, program.target, own.channel)),
-            out.id.eq(Mux(composite, Cat(number, self.address), own.id)),
+            out.id.eq(Mux(fourth.composite, Cat(number, self.address), own.id)),
         ]
-        lows = []
-        for k in range(count):
-            part = program.parts[k]
-            upper = composite & (part == Part.S_HI)
-            of_met = composite & (part != Part.LATER) & ((part == Part.R) ^ was_r)
-            lows.append(
-                Mux(
-                    of_met,
-                    Mux(upper, met["hi"].data[k], met["lo"].data[k]),
-                    Mux(upper, own.hi[k], own.lo[k]),
-                )
+        lows = [
+            Mux(
+                fourth.of_met[k],
+                Mux(fourth.upper[k], met["hi"].data[k], met["lo"].data[k]),
+                Mux(fourth.upper[k], own.hi[k], own.lo[k]),
             )
+            for k in range(count)
+        ]
         for k in range(count):
             route = Mux(fourth.made, program.routes[k], Const(k, len(program.routes[k])))
             for bound, values in ((out.lo[k], lows), (out.hi[k], own.hi)):
-                m.d.comb += bound.eq(Mux(fourth.made & program.dropped[k], 0, Array(values)[route]))
+                m.d.comb += bound.eq(Mux(fourth.dropped[k], 0, Array(values)[route]))
 
         tally = Signal(self.tally_out.shape())
         m.d.comb += self.tally_out.eq(tally)
         m.d.sync += [
             tally.scans.eq(self.tally_in.scans + (moves & probes)),
             tally.lost.eq(self.tally_in.lost + lost),
-            tally.stalled.eq(self.tally_in.stalled | (putting_out & fourth.some & ~(done & fourth.ends))),
+            tally.stalled.eq(self.tally_in.stalled | (plan.some & ~(done & plan.ends))),
         ]
         return m
 
