@@ -36,7 +36,6 @@ from .op_decoder import OpDecoder
 from .parameters import Parameters
 from .registered_queue import RegisteredQueue
 from .segment import DISTRIBUTED
-from .skid import Skid
 from .socket import COMPOSITE_LAYOUT, ID_WIDTH, QUERY_WIDTH, Kind
 
 #: A pair as blocks put it out. `composite.id` means something if `is_composite`.
@@ -112,16 +111,16 @@ class OpBlock(wiring.Component):
     """A block of the chain; `address` is its number.
 
     A tuple that probes takes `depth = segment / lanes` cycles, every other message one. Instructions for
-    this block and flushes wait, four cycles at most, until the tuples before them are done; a tuple right
-    behind an instruction waits one. What was found is queued before the message behind it goes on; a mark
-    then does not wait for the queue, the tail does. No path goes through a block: the stages before the last
-    move unless its spare place is taken.
+    this block and flushes wait until the tuples before them are done, and a tuple right behind them waits one
+    cycle: at most `settling(parameters)` together where none makes more than one pair in a row. What was
+    found is queued before the message behind it goes on; a mark then does not wait for the queue, the tail
+    does. No path goes through a block: the stages before the last move unless its spare place is taken.
 
     Each pair takes one cycle on the way out, and a composite, or a tuple that is put out beside the one it
     was made from, one more message.
 
     Latency: `latency(parameters)` cycles from `upstream` to `downstream`, and `depth - 1` more for a tuple
-    that probes; one more than `latency` from `upstream` to `results` for a pair in the first row.
+    that probes; two more than `latency` from `upstream` to `results` for a pair in the first row.
     Throughput: one message per cycle, a tuple that probes every `depth` cycles.
     """
 
@@ -161,15 +160,23 @@ class OpBlock(wiring.Component):
         p = self._p
         lanes, depth, count = p.lanes, p.segment // p.lanes, len(p.dims)
         message = self.upstream.payload.shape()
-        m.submodules.skid = skid = Skid(message)
-        # What the skid says of its room, in a register of its own: it is a long way to the block before.
-        open = Signal(init=1)
-        m.d.sync += open.eq(skid.output.ready | ~skid.output.valid | (open & ~self.upstream.valid))
-        m.d.comb += [
-            skid.input.payload.eq(self.upstream.payload),
-            skid.input.valid.eq(self.upstream.valid),
-            self.upstream.ready.eq(open),
+        # A skid whose `ready` is a register of its own, and which is told apart from the door what leaves it:
+        # each has many registers to tell.
+        come = Signal(message, reset_less=True)
+        back = Signal(message, reset_less=True)
+        comes, waiting, ready, step_up = Signal(), Signal(), Signal(init=1), Signal()
+        m.d.comb += self.upstream.ready.eq(ready)
+        m.d.sync += [
+            waiting.eq(~step_up & (waiting | self.upstream.valid)),
+            ready.eq(step_up | (ready & ~self.upstream.valid)),
         ]
+        with m.If(~waiting):
+            m.d.sync += back.eq(self.upstream.payload)
+        with m.If(step_up):
+            m.d.sync += [
+                come.eq(Mux(waiting, back, self.upstream.payload)),
+                comes.eq(waiting | self.upstream.valid),
+            ]
 
         m.submodules.decoder = decoder = OpDecoder(p)
         program = decoder.program
@@ -178,7 +185,6 @@ class OpBlock(wiring.Component):
         # Stage 1: a message at the door, and what it is to this block's program. Behind a flush or an
         # instruction for this block only an instruction may follow at once: what that is does not depend on
         # the program, nor on the windows.
-        come = skid.output.payload
         follows = Cat(come.kind)[1:].all()  # an instruction, or what nobody knows
         on_first = come.channel == program.r_channel
         on_second = come.channel == program.s_channel
@@ -199,25 +205,29 @@ class OpBlock(wiring.Component):
         )
         door = Signal(door_layout, reset_less=True)
         at_door = Signal()
+        vacant = Signal(init=1)  # the opposite
+        enters = Signal()
         leaves = Signal()  # stage 1, with the last row
         last_row = Signal(init=1)
         settled = Signal()  # nothing is in the later stages but instructions that go on
         flows = Signal(init=1)  # nothing is spared: the opposite of `spared`, which has many to tell
+        frees = flows & Mux(door.waits, settled & follows, last_row)
         joins = role == Role.JOIN
         here = Cat(joins & on_first & tokens[0][0], joins & on_second & tokens[1][0])
         coming = data.View(INSTRUCTION_LAYOUT, come.id[: INSTRUCTION_LAYOUT.size])
         aimed = (come.kind == Kind.INSTRUCTION) & (coming.block == self.address)
         m.d.comb += [
-            skid.output.ready.eq(~at_door | (flows & Mux(door.waits, settled & follows, last_row))),
+            enters.eq(~at_door | frees),
+            step_up.eq(~comes | vacant | frees),
             decoder.address.eq(self.address),
             decoder.coming.eq(coming),
-            decoder.load.eq(skid.output.ready),
+            decoder.load.eq(enters),
         ]
-        with m.If(skid.output.ready):
-            m.d.sync += at_door.eq(skid.output.valid)
+        with m.If(enters):
+            m.d.sync += [at_door.eq(comes), vacant.eq(~comes)]
         with m.Elif(leaves):
-            m.d.sync += at_door.eq(0)
-        with m.If(skid.output.ready):
+            m.d.sync += [at_door.eq(0), vacant.eq(1)]
+        with m.If(enters):
             m.d.sync += [
                 door.message.eq(come),
                 door.here.eq(here),
@@ -237,8 +247,8 @@ class OpBlock(wiring.Component):
 
         # Stage 1, one row after another. Every later stage moves when this one may.
         now = door.message
-        # Which of the later ones hold something: rows read from RAM, comparisons, decisions, these in turn;
-        # and the last.
+        # Which of the later ones hold something: rows read from RAM, comparisons, decisions, the first of
+        # several lanes; and the last.
         stages = Signal(2 + (depth > 1) + (lanes > 1))
         putting_out = Signal()
         spared = Signal()
@@ -258,7 +268,7 @@ class OpBlock(wiring.Component):
             leaves.eq(moves & last_row),
         ]
         if depth > 1:
-            with m.If(skid.output.ready):
+            with m.If(enters):
                 m.d.sync += last_row.eq(~here.any())
             with m.Elif(moves):
                 m.d.sync += last_row.eq(row == depth - 2)
@@ -386,16 +396,20 @@ class OpBlock(wiring.Component):
             m.d.sync += [stages.eq(Cat(moves & ~executes, stages)), second.eq(first)]
             for lane in range(lanes):
                 for k in range(count):
-                    # Against S's rows, or R's against the tuple; `contains` of a band is what both mean.
-                    ways = [
-                        (point >= lo, point <= hi, point == lo)
-                        for point, lo, hi in (
-                            (first.message.lo[k], boxes[lane].lo[k], boxes[lane].hi[k]),
-                            (points[lane].lo[k], first.message.lo[k], first.message.hi[k]),
-                        )
-                    ]
-                    for name, one, other in zip(COMPARISONS, *ways):
-                        m.d.sync += outcomes[lane][k][name].eq(Mux(first.against_s, one, other))
+                    # The tuple is a point and meets boxes, or the other way round. One chain tells whether
+                    # the one met lies above the tuple, or if it is the point, not below it.
+                    own, box, point = first.message, boxes[lane], points[lane].lo[k]
+                    other = Mux(first.against_s, box.lo[k], point)
+                    above = Cat(~first.against_s, other) >= Cat(Const(1), own.lo[k])
+                    for name, holds in zip(
+                        COMPARISONS,
+                        (
+                            above ^ first.against_s,
+                            Mux(first.against_s, own.lo[k] <= box.hi[k], point <= own.hi[k]),
+                            other == own.lo[k],
+                        ),
+                    ):
+                        m.d.sync += outcomes[lane][k][name].eq(holds)
 
         # Stage 3: the tuples met that make a pair.
         decided = carried | {"derives": 1, "forwards": 1}
@@ -483,7 +497,7 @@ class OpBlock(wiring.Component):
         m.d.comb += following.eq(Mux(plan.ends & ~spared, ordered, Mux(plan.ends, spare, fourth)))
         with m.If(~plan.ends):
             m.d.comb += steps(fourth, fourth.rest, following, following_plan, "next")
-        with m.Elif(spared):
+        with m.Elif(~flows):
             m.d.comb += following_plan.eq(spare_plan)
         with m.Elif(stages[-1]):
             m.d.comb += following_plan.eq(ordered_plan)

@@ -38,7 +38,8 @@ class OpChain(wiring.Component):
     - `latency(parameters, block)` cycles pass from a tuple's transfer on `tuples` to a pair on `results`, if
       the two meet in the first row of that block, and one more for each level of the tree in which the turn
       was another block's;
-    - a flush or an instruction takes one cycle, and at most 5 more if tuples are right around it;
+    - a flush or an instruction takes one cycle, and at most `OpBlock.settling(parameters)` more if tuples are
+      right around it;
     - a mark comes out `mark_latency(parameters)` cycles after its transfer when the chain is idle.
 
     `steps` counts the rows that tuples met, divided by `cores`: a block that selects, projects or lets pass

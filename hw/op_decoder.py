@@ -1,6 +1,6 @@
 """The decoder of an OP-Block: instructions in, the program that the block runs out."""
 
-from amaranth import Module, Signal
+from amaranth import Cat, Module, Signal
 from amaranth.hdl import Shape
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
@@ -105,41 +105,50 @@ class OpDecoder(wiring.Component):
             Opcode.TAKE: ((Role.JOIN,), coming.take.dim < count),
         }
         with m.If(self.load):
-            m.d.sync += [able.eq(0), clears.eq(0)]
-            with m.Switch(self.coming.opcode):
-                for opcode, (roles, sound) in needs.items():
-                    with m.Case(opcode):
-                        m.d.sync += [able[role.value].eq(sound) for role in roles]
-                        m.d.sync += clears.eq(opcode in ROLES or opcode == Opcode.SHARE)
+            asked = {opcode: self.coming.opcode == opcode for opcode in needs}
+            m.d.sync += [
+                able[role.value].eq(
+                    Cat(
+                        asked[opcode] & sound for opcode, (roles, sound) in needs.items() if role in roles
+                    ).any()
+                )
+                for role in Role
+            ]
+            m.d.sync += clears.eq(Cat(asked[opcode] for opcode in (*ROLES, Opcode.SHARE)).any())
 
         operands = self.instruction.operands
-        with m.If(self.run), m.Switch(self.instruction.opcode):
-            for opcode, (new, names) in ROLES.items():
+        # What the program would be, before it is known whether that is to be.
+        new = Signal.like(program)
+        m.d.comb += new.eq(program)
+        with m.If(self.run):
+            m.d.sync += program.eq(new)
+        with m.If(self.run & clears):
+            m.d.sync += given.eq(1)
+        with m.Switch(self.instruction.opcode):
+            for opcode, (becomes, names) in ROLES.items():
                 with m.Case(opcode):
                     mine = operands[opcode.name.lower()]
                     # Nothing of the old program stays.
-                    m.d.sync += [given.eq(1), program.eq(0), program.role.eq(new)]
-                    m.d.sync += [program.routes[k].eq(k) for k in range(count)]
-                    m.d.sync += [program[name].eq(mine[name]) for name in names]
-                    if new in (Role.SELECT, Role.PROJECT):
-                        m.d.sync += program.r_channel.eq(mine.channel)
+                    m.d.comb += [new.eq(0), new.role.eq(becomes)]
+                    m.d.comb += [new.routes[k].eq(k) for k in range(count)]
+                    m.d.comb += [new[name].eq(mine[name]) for name in names]
+                    if becomes in (Role.SELECT, Role.PROJECT):
+                        m.d.comb += new.r_channel.eq(mine.channel)
             with m.Case(Opcode.SHARE):
                 share = operands.share
-                m.d.sync += [program.position.eq(share.position), program.last.eq(share.last), given.eq(1)]
+                m.d.comb += [new.position.eq(share.position), new.last.eq(share.last)]
             with m.Case(Opcode.COMPOSE):
-                m.d.sync += [program.composing.eq(1), program.target.eq(operands.compose.target)]
+                m.d.comb += [new.composing.eq(1), new.target.eq(operands.compose.target)]
             with m.Case(Opcode.TERM):
                 for k in self._dimension(m, operands.term.dim):
-                    m.d.sync += [
-                        program.terms[k][name].eq(operands.term[name]) for name in TERM_LAYOUT.members
-                    ]
+                    m.d.comb += [new.terms[k][name].eq(operands.term[name]) for name in TERM_LAYOUT.members]
             with m.Case(Opcode.ROUTE):
                 route = operands.route
                 for k in self._dimension(m, route.dim):
-                    m.d.sync += [program.routes[k].eq(route.source), program.dropped[k].eq(route.drop)]
+                    m.d.comb += [new.routes[k].eq(route.source), new.dropped[k].eq(route.drop)]
             with m.Case(Opcode.TAKE):
                 for k in self._dimension(m, operands.take.dim):
-                    m.d.sync += program.parts[k].eq(operands.take.part)
+                    m.d.comb += new.parts[k].eq(operands.take.part)
         return m
 
     def _dimension(self, m: Module, dim):
