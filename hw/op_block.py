@@ -16,7 +16,7 @@ Every message visits every block, in one order: tuples, tokens and instructions 
 """
 
 from amaranth import Array, Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import data, fifo, memory, stream, wiring
+from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .dimension import Dimension, Test
@@ -34,15 +34,15 @@ from .instruction import (
 from .lowest import lowest
 from .op_decoder import OpDecoder
 from .parameters import Parameters
+from .registered_queue import RegisteredQueue
 from .segment import DISTRIBUTED
-from .skid import Skid
 from .socket import COMPOSITE_LAYOUT, ID_WIDTH, QUERY_WIDTH, Kind
 
 #: A pair as blocks put it out. `composite.id` means something if `is_composite`.
 FOUND_LAYOUT = data.StructLayout({"is_composite": 1, "query": QUERY_WIDTH, "composite": COMPOSITE_LAYOUT})
 HORIZON_LAYOUT = data.StructLayout({"valid": 1, "id": ID_WIDTH})
-#: How many tuples can be stored at most while the pairs of one are on their way.
-_MEANWHILE = 3
+#: How many tuples can be stored at most while the pairs of one are on their way; with one lane, one less.
+_MEANWHILE = 4
 #: What a side's tuples and horizons are called.
 SIDES = ((Kind.R, Kind.HORIZON_R), (Kind.S, Kind.HORIZON_S))
 #: What is compared of a point and a box; every test is made of these.
@@ -71,15 +71,24 @@ class Window:
         self.lane = Signal(range(lanes), name=f"{side}_lane")
         self.lap = Signal(range(laps), name=f"{side}_lap")  # as many rounds ago a place is used again
         self.full = Signal(name=f"{side}_full")
-        self.seen = Signal(BLOCK_WIDTH, name=f"{side}_seen")  # tuples since the last that was at position 0
+        self.ahead = Signal(BLOCK_WIDTH, name=f"{side}_ahead")  # tuples that others store before it is this
+        self.turn = Signal(name=f"{side}_turn")  # block's turn, which it is
         self.horizon = Signal(HORIZON_LAYOUT, name=f"{side}_horizon")
 
-    def clear(self) -> None:
-        """Empties it."""
+    def clear(self, position: Value) -> None:
+        """Empties it; the tuple at `position` is the first that it stores."""
         self._m.d.sync += [
-            *(signal.eq(0) for signal in (self.row, self.lane, self.full, self.seen)),
-            self.horizon.valid.eq(0),
+            *(signal.eq(0) for signal in (self.row, self.lane, self.full)),
+            *(self.horizon.valid.eq(0), self.ahead.eq(position), self.turn.eq(position == 0)),
         ]
+
+    def count(self, last: Value) -> None:
+        """A tuple has come; of `last + 1` this block stores one."""
+        m = self._m
+        with m.If(self.turn):
+            m.d.sync += [self.ahead.eq(last), self.turn.eq(last == 0)]
+        with m.Else():
+            m.d.sync += [self.ahead.eq(self.ahead - 1), self.turn.eq(self.ahead == 1)]
 
     def advance(self) -> None:
         """Goes on to the next place."""
@@ -102,16 +111,16 @@ class OpBlock(wiring.Component):
     """A block of the chain; `address` is its number.
 
     A tuple that probes takes `depth = segment / lanes` cycles, every other message one. Instructions for
-    this block and flushes wait, four cycles at most, until the tuples before them are done; a tuple right
-    behind an instruction waits one. What was found is queued before the message behind it goes on; a mark
-    then does not wait for the queue, the tail does. No path goes through a block: the stages before the last
-    move unless its spare place is taken.
+    this block and flushes wait until the tuples before them are done, and a tuple right behind them waits one
+    cycle: at most `settling(parameters)` together where none makes more than one pair in a row. What was
+    found is queued before the message behind it goes on; a mark then does not wait for the queue, the tail
+    does. No path goes through a block: the stages before the last move unless its spare place is taken.
 
     Each pair takes one cycle on the way out, and a composite, or a tuple that is put out beside the one it
     was made from, one more message.
 
     Latency: `latency(parameters)` cycles from `upstream` to `downstream`, and `depth - 1` more for a tuple
-    that probes; one more than `latency` from `upstream` to `results` for a pair in the first row.
+    that probes; two more than `latency` from `upstream` to `results` for a pair in the first row.
     Throughput: one message per cycle, a tuple that probes every `depth` cycles.
     """
 
@@ -139,23 +148,44 @@ class OpBlock(wiring.Component):
     @staticmethod
     def latency(parameters: Parameters) -> int:
         """Cycles that a message spends in a block that does nothing else."""
-        return 5 if parameters.segment == parameters.lanes else 6
+        return 5 + (parameters.segment > parameters.lanes) + (parameters.lanes > 1)
+
+    @staticmethod
+    def settling(parameters: Parameters) -> int:
+        """Cycles that tuples around an instruction for the block, or around a flush, wait at most."""
+        return OpBlock.latency(parameters)
 
     def elaborate(self, platform):
         m = Module()
         p = self._p
         lanes, depth, count = p.lanes, p.segment // p.lanes, len(p.dims)
         message = self.upstream.payload.shape()
-        m.submodules.skid = skid = Skid(message)
-        wiring.connect(m, wiring.flipped(self.upstream), skid.input)
+        # A skid whose `ready` is a register of its own, and which is told apart from the door what leaves it:
+        # each has many registers to tell.
+        come = Signal(message, reset_less=True)
+        back = Signal(message, reset_less=True)
+        comes, waiting, ready, step_up = Signal(), Signal(), Signal(init=1), Signal()
+        m.d.comb += self.upstream.ready.eq(ready)
+        m.d.sync += [
+            waiting.eq(~step_up & (waiting | self.upstream.valid)),
+            ready.eq(step_up | (ready & ~self.upstream.valid)),
+        ]
+        with m.If(~waiting):
+            m.d.sync += back.eq(self.upstream.payload)
+        with m.If(step_up):
+            m.d.sync += [
+                come.eq(Mux(waiting, back, self.upstream.payload)),
+                comes.eq(waiting | self.upstream.valid),
+            ]
 
         m.submodules.decoder = decoder = OpDecoder(p)
         program = decoder.program
         role = program.role
 
-        # Stage 1: a message at the door, and what it is to this block's program. Behind an instruction for
-        # this block only another one may follow at once: what that is does not depend on the program.
-        come = skid.output.payload
+        # Stage 1: a message at the door, and what it is to this block's program. Behind a flush or an
+        # instruction for this block only an instruction may follow at once: what that is does not depend on
+        # the program, nor on the windows.
+        follows = Cat(come.kind)[1:].all()  # an instruction, or what nobody knows
         on_first = come.channel == program.r_channel
         on_second = come.channel == program.s_channel
         tokens = [Cat(come.kind == kind, come.kind == horizon) for kind, horizon in SIDES]
@@ -168,27 +198,39 @@ class OpBlock(wiring.Component):
                 "certain": 1,
                 "against_s": 1,  # the tuple is a point
                 "aimed": 1,  # an instruction for this block
+                "selects": 1,  # which is a SELECT
                 "flushes": 1,
-                "waits": 1,  # until the tuples before it are done: either of the two
+                "waits": 1,  # until the tuples before it are done: an instruction for this block, or a flush
             }
         )
         door = Signal(door_layout, reset_less=True)
         at_door = Signal()
+        vacant = Signal(init=1)  # the opposite
+        enters = Signal()
         leaves = Signal()  # stage 1, with the last row
-        m.d.comb += skid.output.ready.eq(
-            ~at_door | (leaves & ~(door.aimed & (come.kind != Kind.INSTRUCTION)))
-        )
-        with m.If(skid.output.ready):
-            m.d.sync += at_door.eq(skid.output.valid)
+        last_row = Signal(init=1)
+        settled = Signal()  # nothing is in the later stages but instructions that go on
+        flows = Signal(init=1)  # nothing is spared: the opposite of `spared`, which has many to tell
+        frees = flows & Mux(door.waits, settled & follows, last_row)
+        joins = role == Role.JOIN
+        here = Cat(joins & on_first & tokens[0][0], joins & on_second & tokens[1][0])
+        coming = data.View(INSTRUCTION_LAYOUT, come.id[: INSTRUCTION_LAYOUT.size])
+        aimed = (come.kind == Kind.INSTRUCTION) & (coming.block == self.address)
+        m.d.comb += [
+            enters.eq(~at_door | frees),
+            step_up.eq(~comes | vacant | frees),
+            decoder.address.eq(self.address),
+            decoder.coming.eq(coming),
+            decoder.load.eq(enters),
+        ]
+        with m.If(enters):
+            m.d.sync += [at_door.eq(comes), vacant.eq(~comes)]
         with m.Elif(leaves):
-            m.d.sync += at_door.eq(0)
-        with m.If(skid.output.ready):
-            instruction = data.View(INSTRUCTION_LAYOUT, come.id[: INSTRUCTION_LAYOUT.size])
-            joins = role == Role.JOIN
-            aimed = (come.kind == Kind.INSTRUCTION) & (instruction.block == self.address)
+            m.d.sync += [at_door.eq(0), vacant.eq(1)]
+        with m.If(enters):
             m.d.sync += [
                 door.message.eq(come),
-                door.here.eq(Cat(joins & on_first & tokens[0][0], joins & on_second & tokens[1][0])),
+                door.here.eq(here),
                 door.horizon.eq(Cat(on_first & tokens[0][1], on_second & tokens[1][1])),
                 door.filtered.eq(
                     ((role == Role.SELECT) | (role == Role.PROJECT))
@@ -198,95 +240,103 @@ class OpBlock(wiring.Component):
                 door.certain.eq(~((role == Role.SELECT) & (tokens[0][0] | tokens[1][0]))),
                 door.against_s.eq(Mux(role == Role.SELECT, ~program.side, tokens[0][0])),
                 door.aimed.eq(aimed),
+                door.selects.eq(aimed & (coming.opcode == Opcode.SELECT)),
                 door.flushes.eq(come.kind == Kind.FLUSH),
                 door.waits.eq(aimed | (come.kind == Kind.FLUSH)),
             ]
 
         # Stage 1, one row after another. Every later stage moves when this one may.
         now = door.message
-        go = Signal()
-        # Which of the later ones hold something: rows read from RAM, comparisons, decisions; and the last.
-        stages = Signal(2 if depth == 1 else 3)
+        # Which of the later ones hold something: rows read from RAM, comparisons, decisions, the first of
+        # several lanes; and the last.
+        stages = Signal(2 + (depth > 1) + (lanes > 1))
         putting_out = Signal()
         spared = Signal()
+        go = ~spared
         row = Signal(range(depth))
         r, s = (Window(m, name, lanes, depth, self._laps) for name in "rs")
-        is_r = now.kind == Kind.R
-        r_here, s_here = door.here
+        s_here = door.here[1]
         probes = door.here.any()
-        instruction = decoder.instruction
         executes = Signal()
-        last_row = ~probes | (row == depth - 1)
-        # Nothing is in the later stages but instructions that go on, which no program changes.
-        settled = Signal()
-        moves = at_door & go & (~door.waits | settled)
+        moves = at_door & flows & (~door.waits | settled)
+        obeys = at_door & settled  # of what waits: it leaves, since what is settled flows
         m.d.sync += settled.eq(~(stages.any() | putting_out | spared | (moves & ~door.aimed)))
         m.d.comb += [
-            go.eq(~spared),
             executes.eq(door.aimed & decoder.legal),
-            decoder.address.eq(self.address),
-            Value.cast(instruction).eq(now.id),
-            decoder.run.eq(leaves & executes),
+            Value.cast(decoder.instruction).eq(now.id),
+            decoder.run.eq(obeys & executes),
             leaves.eq(moves & last_row),
         ]
         if depth > 1:
-            with m.If(moves & probes):
+            with m.If(enters):
+                m.d.sync += last_row.eq(~here.any())
+            with m.Elif(moves):
+                m.d.sync += last_row.eq(row == depth - 2)
+            with m.If(moves):
                 m.d.sync += row.eq(Mux(last_row, 0, row + 1))
-
-        # Instructions, and tokens that the block takes note of.
-        with m.If(leaves & (door.flushes | (executes & decoder.clears))):
-            r.clear()
-            s.clear()
-        for window, known in zip((r, s), door.horizon):
-            with m.If(leaves & known):
-                m.d.sync += [window.horizon.valid.eq(1), window.horizon.id.eq(now.id)]
 
         # Of each side's tuples, this block stores its share. A SELECT's constants are stored like a tuple
         # of the other side, at the first place, so that the tuples it is given meet them.
-        constants = leaves & executes & (instruction.opcode == Opcode.SELECT)
-        stores = []
-        for window, here in ((r, r_here), (s, s_here)):
-            store = Signal(name=f"stores_{len(stores)}")
-            m.d.comb += store.eq(leaves & here & (window.seen == program.position))
-            with m.If(leaves & here):
-                m.d.sync += window.seen.eq(Mux(window.seen == program.last, 0, window.seen + 1))
+        stores = Signal(2)
+        for window, its, store in zip((r, s), door.here, stores):
+            m.d.comb += store.eq(leaves & its & window.turn)
+            with m.If(leaves & its):
+                window.count(program.last)
             with m.If(store):
                 window.advance()
-            stores.append(store)
-        side = instruction.operands.select.side
-        points = self._rows(m, "r", ("lo",), now, r, row, stores[0], constants & side)
-        boxes = self._rows(m, "s", ("lo", "hi"), now, s, row, stores[1], constants & ~side)
+        side = decoder.instruction.operands.select.side
+        points = self._rows(m, "r", ("lo",), door, r, row, stores[0], obeys & side)
+        boxes = self._rows(m, "s", ("lo", "hi"), door, s, row, stores[1], obeys & ~side)
 
-        # What a pair is made of is kept apart from what is compared, longer, and read one at a time.
+        # What is not compared at once waits a cycle, until the message is in the stage behind the door:
+        # flushes and instructions that empty the windows, horizons, and what pairs are made of. That is kept
+        # apart from what is compared, longer, and read one at a time.
+        behind = Signal(message)
+        cleared = Signal(init=1)  # at first a block's turn comes at its address
+        restarts = Signal()
+        noted = Signal(2)
+        m.d.sync += [
+            cleared.eq(obeys & (door.flushes | (executes & decoder.clears))),
+            restarts.eq(obeys & (door.flushes | executes)),
+            noted.eq(door.horizon & leaves.replicate(2)),
+        ]
+        for window, known in zip((r, s), noted):
+            with m.If(known):
+                m.d.sync += [window.horizon.valid.eq(1), window.horizon.id.eq(behind.id)]
+            with m.If(cleared):
+                window.clear(program.position)
+
         def place(of_s, lap, at_row, at_lane):
             return Cat(at_lane, at_row, lap, of_s)
 
-        here = Mux(s_here, s.lap, r.lap), Mux(s_here, s.row, r.row), Mux(s_here, s.lane, r.lane)
-        address = place(s_here, *here)
-        kept_shape = data.StructLayout({"lo": now.lo.shape(), "hi": now.hi.shape()})
-        m.submodules.ids = ids = memory.Memory(
-            shape=ID_WIDTH, depth=1 << len(address), init=[], attrs=DISTRIBUTED
-        )
-        m.submodules.kept = kept = memory.Memory(
-            shape=kept_shape, depth=1 << len(address), init=[], attrs=DISTRIBUTED
-        )
-        for store_of, value in ((ids, now.id), (kept, Cat(now.lo.as_value(), now.hi.as_value()))):
-            write = store_of.write_port()
-            m.d.comb += [
-                write.addr.eq(address),
-                Value.cast(write.data).eq(value),
-                write.en.eq(Cat(stores).any()),
-            ]
-        oldest = ids.read_port(domain="comb")
-        met_id = ids.read_port(domain="comb")
-        met = kept.read_port(domain="comb")
+        lap, *position = (Mux(s_here, getattr(s, name), getattr(r, name)) for name in ("lap", "row", "lane"))
+        stored = Signal(2)
+        address = Signal(len(place(s_here, lap, *position)), reset_less=True)
+        before = Signal.like(address)  # what was there a lap ago
+        overwrites = Signal(reset_less=True)
+        m.d.sync += [
+            stored.eq(stores),
+            address.eq(place(s_here, lap, *position)),
+            before.eq(place(s_here, (lap - 1)[: len(lap)], *position)),
+            overwrites.eq(Mux(s_here, s.full, r.full)),
+        ]
+        kept = {}
+        for name, stored_here in (("id", stored.any()), ("lo", stored.any()), ("hi", stored[1])):
+            places = address[:-1] if name == "hi" else address  # S tuples alone have it
+            kept[name] = m.submodules[name] = memory.Memory(
+                shape=message[name].shape, depth=1 << len(places), init=[], attrs=DISTRIBUTED
+            )
+            write = kept[name].write_port()
+            m.d.comb += [write.addr.eq(places), write.data.eq(behind[name]), write.en.eq(stored_here)]
+        oldest = kept["id"].read_port(domain="comb")
+        met = {name: memory_of.read_port(domain="comb") for name, memory_of in kept.items()}
 
         # What is overwritten leaves its window.
-        m.d.comb += oldest.addr.eq(place(s_here, (here[0] - 1)[: len(r.lap)], here[1], here[2]))
+        m.d.comb += oldest.addr.eq(before)
         evicted = Signal(data.StructLayout({"valid": 1, "of_s": 1, "id": ID_WIDTH}))
         m.d.sync += [
-            evicted.valid.eq(Mux(s_here, stores[1] & s.full, stores[0] & r.full)),
-            evicted.of_s.eq(s_here),
+            evicted.valid.eq(stored.any() & overwrites),
+            evicted.of_s.eq(stored[1]),
             evicted.id.eq(oldest.data),
         ]
         horizon = Mux(evicted.of_s, s.horizon.as_value(), r.horizon.as_value())
@@ -296,18 +346,21 @@ class OpBlock(wiring.Component):
         m.d.sync += lost.eq(evicted.valid & (live | Mux(evicted.of_s, program.strict_s, program.strict_r)))
 
         # Stage 2: the outcome of every comparison. Rows that are read from RAM wait for it in a stage before.
-        opposite_written = [Mux(is_r, s.written(row, lane), r.written(row, lane)) for lane in range(lanes)]
+        is_r = now.kind == Kind.R
+        full, lap = Mux(is_r, s.full, r.full), Mux(is_r, s.lap, r.lap)
+        written = [Mux(is_r, s.written(row, lane), r.written(row, lane)) for lane in range(lanes)]
         carried = {
             "message": message,
             "joins": 1,
-            "filters": 1,
             "row": row.shape(),
-            "lap": r.lap.shape(),
-            "written": lanes,
+            "laps": data.ArrayLayout(r.lap.shape(), lanes),  # in which the tuples met were stored
         }
-        compared = data.StructLayout(carried | {"last": 1, "certain": 1, "valid": lanes, "against_s": 1})
+        compared = data.StructLayout(
+            carried | {"filters": 1, "last": 1, "certain": 1, "valid": lanes, "against_s": 1}
+        )
         first = Signal(compared, reset_less=depth > 1)
         second = Signal(compared, reset_less=True)
+        m.d.comb += behind.eq((second if depth == 1 else first).message)
         asks = [
             first.message.eq(now),
             first.last.eq(last_row),
@@ -316,9 +369,8 @@ class OpBlock(wiring.Component):
             first.certain.eq(door.certain),
             first.against_s.eq(door.against_s),
             first.row.eq(row),
-            first.lap.eq(Mux(is_r, s.lap, r.lap)),
-            first.written.eq(Cat(opposite_written)),
-            first.valid.eq(Cat(opposite_written) | Mux(is_r, s.full, r.full).replicate(lanes)),
+            *(first.laps[lane].eq(lap - ~written[lane]) for lane in range(lanes)),
+            first.valid.eq(Cat(written) | full.replicate(lanes)),
         ]
         if depth == 1:
             m.d.comb += asks
@@ -344,20 +396,24 @@ class OpBlock(wiring.Component):
             m.d.sync += [stages.eq(Cat(moves & ~executes, stages)), second.eq(first)]
             for lane in range(lanes):
                 for k in range(count):
-                    # Against S's rows, or R's against the tuple; `contains` of a band is what both mean.
-                    ways = [
-                        (point >= lo, point <= hi, point == lo)
-                        for point, lo, hi in (
-                            (first.message.lo[k], boxes[lane].lo[k], boxes[lane].hi[k]),
-                            (points[lane].lo[k], first.message.lo[k], first.message.hi[k]),
-                        )
-                    ]
-                    for name, one, other in zip(COMPARISONS, *ways):
-                        m.d.sync += outcomes[lane][k][name].eq(Mux(first.against_s, one, other))
+                    # The tuple is a point and meets boxes, or the other way round. One chain tells whether
+                    # the one met lies above the tuple, or if it is the point, not below it.
+                    own, box, point = first.message, boxes[lane], points[lane].lo[k]
+                    other = Mux(first.against_s, box.lo[k], point)
+                    above = Cat(~first.against_s, other) >= Cat(Const(1), own.lo[k])
+                    for name, holds in zip(
+                        COMPARISONS,
+                        (
+                            above ^ first.against_s,
+                            Mux(first.against_s, own.lo[k] <= box.hi[k], point <= own.hi[k]),
+                            other == own.lo[k],
+                        ),
+                    ):
+                        m.d.sync += outcomes[lane][k][name].eq(holds)
 
         # Stage 3: the tuples met that make a pair.
-        met_layout = data.StructLayout(carried | {"derives": 1, "forwards": 1, "mask": lanes})
-        third = Signal(met_layout, reset_less=True)
+        decided = carried | {"derives": 1, "forwards": 1}
+        third = Signal(data.StructLayout(decided | {"mask": lanes}), reset_less=True)
         chosen = Cat(self._predicate(outcomes[lane], program) for lane in range(lanes))
         with m.If(go):
             m.d.sync += [
@@ -369,122 +425,170 @@ class OpBlock(wiring.Component):
                 ),
             ]
 
-        # Stage 4: these one after another; then the message itself. What comes while it waits is spared.
-        def met_place(entry, lane: Value) -> Value:
-            lap = (entry.lap - ~entry.written.bit_select(lane, 1))[: len(entry.lap)]
-            return place(entry.message.kind == Kind.R, lap, entry.row, lane)
+        # Stage 4: these one after another; then the message itself. What comes while it waits is spared. What
+        # is to be done is known when its cycle begins; to find the first of several lanes is a stage's work.
+        step_layout = data.StructLayout(
+            decided
+            | {
+                "rest": lanes,
+                "met_at": len(address),
+                "was_r": 1,
+                # Of what goes downstream: whether it is made of the one met, and a tuple of two; and of each
+                # dimension whether it is a value of the one met, an upper bound, or dropped.
+                "made": 1,
+                "composite": 1,
+                **dict.fromkeys(("of_met", "upper", "dropped"), count),
+            }
+        )
+        plan_layout = data.StructLayout(
+            {
+                "some": 1,  # one that was met is put out, not the message alone
+                "to_queue": 1,
+                "to_chain": 1,
+                "ends": 1,  # nothing is left to do after it
+            }
+        )
 
-        fourth = Signal(met_layout, reset_less=True)
-        spare = Signal(met_layout, reset_less=True)
-        coming = Signal(met_layout)
-        coming_first, coming_rest = lowest(m, coming.mask, "coming")
-        _, rest = lowest(m, fourth.mask, "fourth")
-        next_first, next_rest = lowest(m, rest, "next")
-        met_at = Signal(len(address), reset_less=True)
-        some = Signal()
-        more = Signal()
-        turn = Signal()  # one that was met is done with
-        finishes = Signal()
-        m.d.comb += coming.eq(Mux(spared, spare, third))
-        with m.If(~spared):
-            m.d.sync += spare.eq(third)
-        with m.If(~putting_out | finishes):
-            m.d.sync += [
-                *(putting_out.eq(spared | stages[-1]), spared.eq(0), fourth.eq(coming)),
-                *(some.eq((spared | stages[-1]) & coming.mask.any()), more.eq(coming_rest.any())),
-                met_at.eq(met_place(coming, coming_first)),
+        def steps(entry, mask, into, plan, name: str) -> list:
+            """Plans to put out the first of `mask`; without any, the message."""
+            lane, rest = lowest(m, mask, name)
+            some, more = mask.any(), rest.any()
+            made, is_r = some & entry.derives, entry.message.kind == Kind.R
+            composite = made & entry.joins
+            its_lap = Const(0)
+            for k in range(lanes):
+                its_lap |= Mux(mask[k] & ~rest[k], entry.laps[k], 0)
+            return [
+                into.rest.eq(rest),
+                into.met_at.eq(place(is_r, its_lap, entry.row, lane)),
+                *(into.was_r.eq(is_r), into.made.eq(made), into.composite.eq(composite)),
+                into.of_met.eq(
+                    Cat(composite & (part != Part.LATER) & ((part == Part.R) ^ is_r) for part in parts)
+                ),
+                into.upper.eq(Cat(composite & (part == Part.S_HI) for part in parts)),
+                into.dropped.eq(program.dropped & made.replicate(count)),
+                plan.some.eq(some),
+                plan.to_queue.eq(some & entry.joins),
+                plan.to_chain.eq(Mux(some & (more | entry.derives), entry.derives, entry.forwards)),
+                plan.ends.eq(~some | ~(more | (entry.derives & entry.forwards))),
             ]
-        with m.Else():
-            with m.If(stages[-1]):
-                m.d.sync += spared.eq(1)
-            with m.If(turn):
-                m.d.sync += [
-                    *(fourth.mask.eq(rest), some.eq(more), more.eq(next_rest.any())),
-                    met_at.eq(met_place(fourth, next_first)),
-                ]
 
-        m.submodules.queue = queue = fifo.SyncFIFO(width=FOUND_LAYOUT.size, depth=p.buffer)
-        was_r = fourth.message.kind == Kind.R
-        derives, forwards = fourth.derives, fourth.forwards
-        m.d.comb += [met_id.addr.eq(met_at), met.addr.eq(met_at)]
-        number = Signal(COMPOSITE_ID_LAYOUT["number"].shape)
-        found = Signal(FOUND_LAYOUT)
+        parts = [program.parts[k] for k in range(count)]
+        ordered = Signal(step_layout, reset_less=lanes > 1)
+        ordered_plan = Signal(plan_layout, reset_less=lanes > 1)
+        spare = Signal(step_layout, reset_less=True)
+        spare_plan = Signal(plan_layout, reset_less=True)
+        fourth = Signal(step_layout, reset_less=True)
+        plan = Signal(plan_layout, init={"ends": 1})  # while there is nothing to put out, that is all
+        orders = [
+            *(ordered[name].eq(third[name]) for name in decided),
+            *steps(third, third.mask, ordered, ordered_plan, "first"),
+        ]
+        if lanes == 1:
+            m.d.comb += orders
+        else:
+            with m.If(go):
+                m.d.sync += orders
+        with m.If(~spared):
+            m.d.sync += [spare.eq(ordered), spare_plan.eq(ordered_plan)]
+        done = Signal()  # the step of this cycle, which is known late
+        following = Signal(step_layout)
+        following_plan = Signal(plan_layout)
+        m.d.comb += following.eq(Mux(plan.ends & ~spared, ordered, Mux(plan.ends, spare, fourth)))
+        with m.If(~plan.ends):
+            m.d.comb += steps(fourth, fourth.rest, following, following_plan, "next")
+        with m.Elif(~flows):
+            m.d.comb += following_plan.eq(spare_plan)
+        with m.Elif(stages[-1]):
+            m.d.comb += following_plan.eq(ordered_plan)
+        with m.Else():
+            m.d.comb += following_plan.ends.eq(1)
+        with m.If(done):
+            m.d.sync += [fourth.eq(following), plan.eq(following_plan)]
+        with m.If(done & plan.ends):
+            m.d.sync += [putting_out.eq(spared | stages[-1]), spared.eq(0), flows.eq(1)]
+        with m.Elif(stages[-1]):
+            m.d.sync += [spared.eq(1), flows.eq(0)]
+
+        queued_layout = data.StructLayout(
+            {
+                "is_composite": 1,
+                "query": QUERY_WIDTH,
+                "number": COMPOSITE_ID_LAYOUT["number"].shape,
+                "r_id": ID_WIDTH,
+                "s_id": ID_WIDTH,
+            }
+        )
+        m.submodules.queue = queue = RegisteredQueue(queued_layout, max(p.buffer, 3))
+        found, room = queue.input.payload, queue.input.ready
+        front, result = queue.output.payload, self.results.payload
         m.d.comb += [
+            self.results.valid.eq(queue.output.valid),
+            queue.output.ready.eq(self.results.ready),
+            result.is_composite.eq(front.is_composite),
+            result.query.eq(front.query),
+            result.composite.id.eq(Cat(front.number, self.address)),
+            result.composite.r_id.eq(front.r_id),
+            result.composite.s_id.eq(front.s_id),
+        ]
+
+        number = Signal(COMPOSITE_ID_LAYOUT["number"].shape)
+        m.d.comb += [
+            *(port.addr.eq(fourth.met_at) for port in met.values()),
             found.is_composite.eq(program.composing),
             found.query.eq(program.query),
-            found.composite.id.eq(Cat(number, self.address)),
-            found.composite.r_id.eq(Mux(was_r, fourth.message.id, met_id.data)),
-            found.composite.s_id.eq(Mux(was_r, met_id.data, fourth.message.id)),
+            found.number.eq(number),
+            found.r_id.eq(Mux(fourth.was_r, fourth.message.id, met["id"].data)),
+            found.s_id.eq(Mux(fourth.was_r, met["id"].data, fourth.message.id)),
+            done.eq((room | ~plan.to_queue) & (self.downstream.ready | ~plan.to_chain)),
+            queue.input.valid.eq(plan.to_queue & (self.downstream.ready | ~plan.to_chain)),
+            self.found.eq(plan.to_queue & done),
+            self.downstream.valid.eq(plan.to_chain & (room | ~plan.to_queue)),
         ]
-        to_queue = some & fourth.joins
-        room = ~to_queue | queue.w_rdy
-        to_chain = Mux(some, derives | (forwards & ~more), forwards)
-        sent = self.downstream.ready | ~to_chain
-        m.d.comb += [
-            turn.eq(some & room & sent),
-            finishes.eq(Mux(some, turn & ~more & ~(derives & forwards), sent)),
-            queue.w_data.eq(found),
-            queue.w_en.eq(to_queue & sent),
-            self.found.eq(to_queue & turn),
-            self.downstream.valid.eq(putting_out & to_chain & room),
-            self.results.payload.eq(queue.r_data),
-            self.results.valid.eq(queue.r_rdy),
-            queue.r_en.eq(self.results.ready),
-        ]
-        with m.If(leaves & (door.flushes | executes)):
+        with m.If(restarts):
             m.d.sync += number.eq(0)
-        with m.Elif(to_queue & turn & program.composing):
+        with m.Elif(self.found & program.composing):
             m.d.sync += number.eq(number + 1)
 
         # What goes downstream: the message, or what is made of it and of what it met.
-        out = self.downstream.payload
-        made = some & derives
-        composite = fourth.joins
+        out, own = self.downstream.payload, fourth.message
         m.d.comb += [
-            out.kind.eq(Mux(made & composite, Kind.R, fourth.message.kind)),
-            out.channel.eq(Mux(made, program.target, fourth.message.channel)),
-            out.id.eq(Mux(made & composite, found.composite.id, fourth.message.id)),
+            out.kind.eq(Mux(fourth.composite, Kind.R, own.kind)),
+            out.channel.eq(Mux(fourth.made, program.target, own.channel)),
+            out.id.eq(Mux(fourth.composite, Cat(number, self.address), own.id)),
         ]
-        width = p.dims[0].width
-        lows, highs = [], []
+        lows = [
+            Mux(
+                fourth.of_met[k],
+                Mux(fourth.upper[k], met["hi"].data[k], met["lo"].data[k]),
+                Mux(fourth.upper[k], own.hi[k], own.lo[k]),
+            )
+            for k in range(count)
+        ]
         for k in range(count):
-            own, other = fourth.message.lo[k], met.data.lo[k]
-            low = Signal(width, name=f"low_{k}")
-            m.d.comb += low.eq(own)
-            with m.If(made & composite):
-                with m.Switch(program.parts[k]):
-                    with m.Case(Part.R):
-                        m.d.comb += low.eq(Mux(was_r, own, other))
-                    with m.Case(Part.S_LO):
-                        m.d.comb += low.eq(Mux(was_r, other, own))
-                    with m.Case(Part.S_HI):
-                        m.d.comb += low.eq(Mux(was_r, met.data.hi[k], fourth.message.hi[k]))
-            lows.append(low)
-            highs.append(fourth.message.hi[k])
-        for k in range(count):
-            route = Mux(made, program.routes[k], Const(k, len(program.routes[k])))
-            for bound, values in ((out.lo[k], lows), (out.hi[k], highs)):
-                m.d.comb += bound.eq(Mux(made & program.dropped[k], 0, Array(values)[route]))
+            route = Mux(fourth.made, program.routes[k], Const(k, len(program.routes[k])))
+            for bound, values in ((out.lo[k], lows), (out.hi[k], own.hi)):
+                m.d.comb += bound.eq(Mux(fourth.dropped[k], 0, Array(values)[route]))
 
         tally = Signal(self.tally_out.shape())
         m.d.comb += self.tally_out.eq(tally)
         m.d.sync += [
             tally.scans.eq(self.tally_in.scans + (moves & probes)),
             tally.lost.eq(self.tally_in.lost + lost),
-            tally.stalled.eq(self.tally_in.stalled | (putting_out & some & ~finishes)),
+            tally.stalled.eq(self.tally_in.stalled | (plan.some & ~(done & plan.ends))),
         ]
         return m
 
-    def _rows(self, m: Module, name: str, bounds, now, window: Window, row: Value, store: Value, constants):
+    def _rows(self, m: Module, name: str, bounds, door, window: Window, row: Value, store: Value, constants):
         """A side's tuples as they are compared: one per lane, of row `row`."""
-        p = self._p
+        p, now = self._p, door.message
         depth = p.segment // p.lanes
         shape = data.StructLayout({bound: now[bound].shape() for bound in bounds})
         shown = []
         for lane in range(p.lanes):
             writes = store & (window.lane == lane)
             if lane == 0:
-                writes |= constants
+                writes |= constants & door.selects
             if depth == 1:
                 bank = Signal(shape, name=f"{name}_bank_{lane}", reset_less=True)
                 with m.If(writes):
@@ -496,7 +600,7 @@ class OpBlock(wiring.Component):
                 )
                 write, read = bank.write_port(), bank.read_port(domain="comb")
                 m.d.comb += [
-                    write.addr.eq(Mux(constants, 0, window.row)),
+                    write.addr.eq(Mux(door.selects, 0, window.row)),
                     *(write.data[bound].eq(now[bound]) for bound in bounds),
                     write.en.eq(writes),
                     read.addr.eq(row),

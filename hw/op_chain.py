@@ -38,7 +38,8 @@ class OpChain(wiring.Component):
     - `latency(parameters, block)` cycles pass from a tuple's transfer on `tuples` to a pair on `results`, if
       the two meet in the first row of that block, and one more for each level of the tree in which the turn
       was another block's;
-    - a flush or an instruction takes one cycle, and at most 5 more if tuples are right around it;
+    - a flush or an instruction takes one cycle, and at most `OpBlock.settling(parameters)` more if tuples are
+      right around it;
     - a mark comes out `mark_latency(parameters)` cycles after its transfer when the chain is idle.
 
     `steps` counts the rows that tuples met, divided by `cores`: a block that selects, projects or lets pass
@@ -54,7 +55,7 @@ class OpChain(wiring.Component):
         """Cycles from a tuple's transfer to its pair with one in the first row of `block`, where all join."""
         depth = parameters.segment // parameters.lanes
         inside = OpBlock.latency(parameters)
-        return inside + 1 + (inside - 1 + depth) * block + Gather.levels(parameters.cores)
+        return inside + 2 + (inside - 1 + depth) * block + Gather.levels(parameters.cores)
 
     @staticmethod
     def flush_cycles(parameters: Parameters) -> int:
@@ -70,11 +71,11 @@ class OpChain(wiring.Component):
     def _quiet(parameters: Parameters) -> int:
         """For how many cycles the tree must have been empty, and be so once more, before a record comes out.
 
-        So that it waits for the blocks' queues as well: what is queued is in the tree two cycles later (one
-        for the turn to pass to its block), the last of it one cycle after the record began to wait; and while
-        anything is queued, the tree is never empty for longer than a turn takes to pass.
+        So that it waits for the blocks' queues as well: what is queued is in the tree three cycles later (one
+        for the turn to pass to its block), the last of it two cycles after the record began to wait; and
+        while anything is queued, the tree is never empty for longer than a turn takes to pass.
         """
-        return 1 + Gather.busy_lag(parameters.cores)
+        return 2 + Gather.busy_lag(parameters.cores)
 
     def elaborate(self, platform):
         m = Module()

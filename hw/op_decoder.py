@@ -47,9 +47,10 @@ def program_layout(count: int) -> data.StructLayout:
 class OpDecoder(wiring.Component):
     """Holds a block's program; at first what `hw/instruction.py` says about reset.
 
-    `run` does what `instruction` says if it is `legal` here; `clears` says that this empties the windows.
+    `load` takes note of the instruction that is `coming`. Then it is given as `instruction`, and `run` does
+    what it says, if it is `legal` here; `clears` says that this empties the windows.
 
-    Latency: `legal` and `clears` follow in the same cycle, the program one cycle later.
+    Latency: `legal` and `clears` follow `load` in the next cycle, the program follows `run` in the next.
     Throughput: one instruction per cycle.
     """
 
@@ -58,6 +59,8 @@ class OpDecoder(wiring.Component):
         super().__init__(
             {
                 "address": In(BLOCK_WIDTH),
+                "coming": In(INSTRUCTION_LAYOUT),
+                "load": In(1),
                 "instruction": In(INSTRUCTION_LAYOUT),
                 "run": In(1),
                 "legal": Out(1),
@@ -85,54 +88,71 @@ class OpDecoder(wiring.Component):
         with m.If(~given):
             m.d.comb += self.program.position.eq(self.address)
 
-        role, operands = program.role, self.instruction.operands
+        # What the block must be to do it. What it is may be the matter of the instruction before.
+        able = Signal(len(Role), reset_less=True)
+        clears = Signal(reset_less=True)
+        m.d.comb += [self.legal.eq(able.bit_select(program.role, 1)), self.clears.eq(clears)]
+        coming = self.coming.operands
+        needs = {
+            **dict.fromkeys(ROLES, (tuple(Role), 1)),
+            Opcode.SHARE: ((Role.JOIN,), coming.share.position <= coming.share.last),
+            Opcode.COMPOSE: ((Role.JOIN,), 1),
+            Opcode.TERM: ((Role.JOIN, Role.SELECT), coming.term.dim < count),
+            Opcode.ROUTE: (
+                (Role.SELECT, Role.PROJECT, Role.JOIN),
+                (coming.route.dim < count) & (coming.route.source < count),
+            ),
+            Opcode.TAKE: ((Role.JOIN,), coming.take.dim < count),
+        }
+        with m.If(self.load):
+            asked = {opcode: self.coming.opcode == opcode for opcode in needs}
+            m.d.sync += [
+                able[role.value].eq(
+                    Cat(
+                        asked[opcode] & sound for opcode, (roles, sound) in needs.items() if role in roles
+                    ).any()
+                )
+                for role in Role
+            ]
+            m.d.sync += clears.eq(Cat(asked[opcode] for opcode in (*ROLES, Opcode.SHARE)).any())
+
+        operands = self.instruction.operands
+        # What the program would be, before it is known whether that is to be.
+        new = Signal.like(program)
+        m.d.comb += new.eq(program)
+        with m.If(self.run):
+            m.d.sync += program.eq(new)
+        with m.If(self.run & clears):
+            m.d.sync += given.eq(1)
         with m.Switch(self.instruction.opcode):
-            for opcode, (new, names) in ROLES.items():
+            for opcode, (becomes, names) in ROLES.items():
                 with m.Case(opcode):
-                    m.d.comb += [self.legal.eq(1), self.clears.eq(1)]
-                    with m.If(self.run):
-                        mine = operands[opcode.name.lower()]
-                        # Nothing of the old program stays.
-                        m.d.sync += [given.eq(1), program.eq(0), program.role.eq(new)]
-                        m.d.sync += [program.routes[k].eq(k) for k in range(count)]
-                        m.d.sync += [program[name].eq(mine[name]) for name in names]
-                        if new in (Role.SELECT, Role.PROJECT):
-                            m.d.sync += program.r_channel.eq(mine.channel)
+                    mine = operands[opcode.name.lower()]
+                    # Nothing of the old program stays.
+                    m.d.comb += [new.eq(0), new.role.eq(becomes)]
+                    m.d.comb += [new.routes[k].eq(k) for k in range(count)]
+                    m.d.comb += [new[name].eq(mine[name]) for name in names]
+                    if becomes in (Role.SELECT, Role.PROJECT):
+                        m.d.comb += new.r_channel.eq(mine.channel)
             with m.Case(Opcode.SHARE):
                 share = operands.share
-                m.d.comb += [
-                    self.legal.eq((role == Role.JOIN) & (share.position <= share.last)),
-                    self.clears.eq(1),
-                ]
-                with m.If(self.run):
-                    m.d.sync += [program.position.eq(share.position), program.last.eq(share.last)]
-                    m.d.sync += given.eq(1)
+                m.d.comb += [new.position.eq(share.position), new.last.eq(share.last)]
             with m.Case(Opcode.COMPOSE):
-                m.d.comb += self.legal.eq(role == Role.JOIN)
-                with m.If(self.run):
-                    m.d.sync += [program.composing.eq(1), program.target.eq(operands.compose.target)]
+                m.d.comb += [new.composing.eq(1), new.target.eq(operands.compose.target)]
             with m.Case(Opcode.TERM):
-                tests = (role == Role.JOIN) | (role == Role.SELECT)
-                m.d.comb += self.legal.eq(tests & (operands.term.dim < count))
                 for k in self._dimension(m, operands.term.dim):
-                    m.d.sync += [
-                        program.terms[k][name].eq(operands.term[name]) for name in TERM_LAYOUT.members
-                    ]
+                    m.d.comb += [new.terms[k][name].eq(operands.term[name]) for name in TERM_LAYOUT.members]
             with m.Case(Opcode.ROUTE):
                 route = operands.route
-                m.d.comb += self.legal.eq(
-                    (role != Role.PASS) & Cat(route.dim < count, route.source < count).all()
-                )
                 for k in self._dimension(m, route.dim):
-                    m.d.sync += [program.routes[k].eq(route.source), program.dropped[k].eq(route.drop)]
+                    m.d.comb += [new.routes[k].eq(route.source), new.dropped[k].eq(route.drop)]
             with m.Case(Opcode.TAKE):
-                m.d.comb += self.legal.eq((role == Role.JOIN) & (operands.take.dim < count))
                 for k in self._dimension(m, operands.take.dim):
-                    m.d.sync += program.parts[k].eq(operands.take.part)
+                    m.d.comb += new.parts[k].eq(operands.take.part)
         return m
 
     def _dimension(self, m: Module, dim):
-        """For the dimension that an instruction is about, when it is run."""
+        """For the dimension that an instruction is about."""
         for k in range(len(self._p.dims)):
-            with m.If(self.run & (dim == k)):
+            with m.If(dim == k):
                 yield k

@@ -5,6 +5,7 @@ import numpy as np
 
 from hw.gather import Gather
 from hw.instruction import Opcode, encode
+from hw.op_block import OpBlock
 from hw.op_chain import OpChain
 from hw.socket import Tag
 from hw.words import pack_instruction
@@ -85,6 +86,22 @@ async def a_new_program_in_the_middle_of_the_stream(dut, stalls):
         assert sorted(pairs) == streams.pairs(p.capacity)
     assert bench.counters()["tuples"] == len(first.words) + len(second.words)
     await bench.ends_empty()
+
+
+@cocotb.test()
+@cocotb.parametrize(kind=["flush", "instruction", "instructions"])
+async def a_new_program_among_tuples_takes_few_cycles(dut, kind):
+    """One for each word, and the `settling` of the block: for the tuples before it, and the one behind."""
+    bench = await Testbench.start(dut)
+    p = bench.parameters
+    share = pack_instruction(p.dims, encode(Opcode.SHARE, 0, last=p.cores - 1))
+    words = {"flush": bench.flush()[:1], "instruction": share, "instructions": np.concatenate([share] * 3)}[
+        kind
+    ]
+    tuples = bench.points(12)
+    traffic = await bench.exchange(np.concatenate([tuples, words, tuples]), until=None)
+    took = traffic.taken[-1] - traffic.taken[2] - bench.depth * (2 * len(tuples) - 3)
+    assert took == len(words) + OpBlock.settling(p)
 
 
 @cocotb.test()
