@@ -34,7 +34,7 @@ from .instruction import (
 from .lowest import lowest
 from .op_decoder import OpDecoder
 from .parameters import Parameters
-from .registered_queue import RegisteredQueue
+from .queue import ShortQueue
 from .segment import DISTRIBUTED
 from .socket import COMPOSITE_LAYOUT, ID_WIDTH, QUERY_WIDTH, Kind
 
@@ -519,7 +519,7 @@ class OpBlock(wiring.Component):
                 "s_id": ID_WIDTH,
             }
         )
-        m.submodules.queue = queue = RegisteredQueue(queued_layout, max(p.buffer, 3))
+        m.submodules.queue = queue = ShortQueue(queued_layout, max(p.buffer, 3))
         found, room = queue.input.payload, queue.input.ready
         front, result = queue.output.payload, self.results.payload
         m.d.comb += [

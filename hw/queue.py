@@ -1,6 +1,6 @@
 """Queues in memory that show their front in registers."""
 
-from amaranth import Module, Shape, Signal
+from amaranth import Module, Mux, Shape, Signal
 from amaranth.lib import fifo, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -42,7 +42,9 @@ class ShortQueue(wiring.Component):
             read.en.eq(~self.output.valid | self.output.ready),
             self.output.payload.eq(read.data),
         ]
-        m.d.sync += fits.eq((last - first)[: width + 1] + write.en < self._depth)
+        filled = (last - first)[: width + 1]
+        # Both are known before it is known whether something comes.
+        m.d.sync += fits.eq(Mux(write.en, filled < self._depth - 1, filled < self._depth))
         with m.If(write.en):
             m.d.sync += last.eq(last + 1)
         with m.If(read.en):
