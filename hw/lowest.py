@@ -1,11 +1,11 @@
 """Which of some places comes first when they take turns, and whether one more follows."""
 
-from amaranth import Module, Signal, Value
+from amaranth import Cat, Module, Signal, Value
 
 
 def more_than_one(bits: Value) -> Value:
     """Whether more than one of them is high."""
-    return (bits & (bits - 1)).any()
+    return Cat(bits[k] & bits[:k].any() for k in range(1, len(bits))).any()
 
 
 def lowest(m: Module, mask: Value, name: str) -> tuple[Signal, Signal]:
