@@ -53,8 +53,8 @@ class LowLatency(wiring.Component):
       stores of the other: `s_segment / lanes` for tuples of R, `segment / lanes` for those of S, rounded up,
       or one more where the oldest tuple is not the first in its row. Tuples in flight take another. With full
       windows it is two at least, and up to `1 / cores` more: the last node is told of each R tuple's end and
-      expiry, and of each S tuple's acknowledgement or expiry. A full window of one tuple takes one every 3.
-      Tuples of R and of S are compared at the same time;
+      expiry, and of each S tuple's acknowledgement or expiry. Tuples of R and of S are compared at the same
+      time;
     - a flush of an idle chain takes `flush_cycles(parameters)` cycles.
 
     With `stallable`, for tests, there is a stream `stalls`: a word holds up those channels whose bits are
@@ -163,26 +163,27 @@ class LowLatency(wiring.Component):
 
         # An end is shown in the cycle after it came, because no S tuple may pass it. If it finds another
         # there, it goes round by the queue, and S tuples wait. In which order ends come is all the same.
-        refills, late, waits = Signal(), Signal(), Signal()
-        home, late_home, waiting_home = (Signal.like(last.p.home, reset_less=True) for _ in range(3))
+        m.submodules.queued = queued = Skid(last.p.home.shape())
+        refills, late = Signal(), Signal()
+        home, late_home = Signal.like(last.p.home), Signal.like(last.p.home, reset_less=True)
         m.d.comb += [
             refills.eq(~ended.valid | ended.ready),
-            home.eq(Mux(waits, waiting_home, last.p.home)),
-            ends.w_en.eq(late),
+            home.eq(Mux(queued.output.valid, queued.output.payload, last.p.home)),
+            queued.output.ready.eq(refills),
+            queued.input.valid.eq(ends.r_rdy | late),
+            queued.input.payload.eq(Mux(ends.r_rdy, ends.r_data, late_home)),
+            ends.r_en.eq(queued.input.ready),
+            ends.w_en.eq(late & (ends.r_rdy | ~queued.input.ready)),
             ends.w_data.eq(late_home),
-            ends.r_en.eq(~waits),
-            nodes[-1].ending.eq(late | ends.r_rdy | waits),
+            nodes[-1].ending.eq(queued.input.valid | queued.output.valid),
         ]
         m.d.sync += [
-            ended.valid.eq(~refills | waits | passed),
-            late.eq(passed & (waits | ~refills)),
+            ended.valid.eq(~refills | queued.output.valid | passed),
+            late.eq(passed & (queued.output.valid | ~refills)),
             late_home.eq(last.p.home),
-            waits.eq(Mux(waits, ~refills, ends.r_rdy)),
         ]
         with m.If(refills):
             m.d.sync += [ended.p.home.eq(home), ended.p.here.eq(home == p.cores - 1)]
-        with m.If(~waits):
-            m.d.sync += waiting_home.eq(ends.r_data)
 
         # Results: pairs, and marks whose time has come.
         m.submodules.output = output = Skid(RESULT_LAYOUT)

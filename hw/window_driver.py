@@ -49,7 +49,7 @@ class WindowDriver(wiring.Component):
     A flush waits until all tuples have seen all nodes, and then clears these.
 
     Latency: 1 cycle. Throughput: a word per cycle; an expiry behind the horizon holds up words for one. Full
-    windows of one tuple, or of two, take as many in 3 cycles.
+    windows of two tuples take two in 3 cycles.
     """
 
     def __init__(self, parameters: Parameters):
@@ -192,7 +192,8 @@ class WindowDriver(wiring.Component):
         p = self._p
         side, size = "rs"[of_s], p.windows[of_s]
         entry = data.StructLayout({"id": ID_WIDTH, "home": range(p.cores)})
-        queue = Queue(entry, size)
+        # A tuple alone must be shown at once: it leaves as the next one comes.
+        queue = Queue(entry, size) if size > 1 else Skid(entry)
         m.submodules[f"{side}_ids"] = ResetInserter(clears)(queue)
         count, next_count = (
             Signal(range(size + 1), name=f"{side}_{name}") for name in ("count", "next_count")
