@@ -13,9 +13,10 @@ Windows are of so many tuples, and shorter where the host's horizons say so: so 
 from dataclasses import dataclass
 
 from amaranth import Module, Mux, ResetInserter, Signal
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from .door import Door
 from .hashing import home_of, key_of
 from .ledger import OPTION_LAYOUT
 from .message import Note, message_layout, stamp_width
@@ -77,16 +78,21 @@ class WindowDriver(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         p = self._p
-        m.submodules.skid = skid = Skid(self.tuples.payload.shape())
-        wiring.connect(m, wiring.flipped(self.tuples), skid.input)
-        word = skid.output.payload
-        given = skid.output.valid
+        m.submodules.door = door = Door(Kind, self.tuples.p.shape())
+        word, kind = door.output.p.message, door.output.p.flags
+        given = door.output.valid
         takes = Signal()  # the word is done
         marks, clears = Signal(), Signal()  # messages for both ends
-        m.d.comb += skid.output.ready.eq(takes)
+        m.d.comb += [
+            door.input.valid.eq(self.tuples.valid),
+            door.input.p.message.eq(self.tuples.p),
+            door.input.p.flags.eq(self.tuples.p.kind),
+            self.tuples.ready.eq(door.input.ready),
+            door.output.ready.eq(takes),
+        ]
 
         # Windows. What is behind the horizon expires, one tuple every other cycle, and words wait for it.
-        windows = [self._window(m, word, of_s, takes, clears) for of_s in (False, True)]
+        windows = [self._window(m, word, kind, of_s, takes, clears) for of_s in (False, True)]
         r, s = windows
         calm = ~r.behind & ~s.behind
         both = self.to_right.ready & self.to_left.ready
@@ -107,7 +113,7 @@ class WindowDriver(wiring.Component):
             pushed.eq(self.took),
         ]
         idle = rested & ~pushed
-        flushing = given & (word.kind == Kind.FLUSH)
+        flushing = given & (kind == Kind.FLUSH)
         m.d.comb += clears.eq(flushing & ~clearing & idle & calm & both)
         with m.If(clears):
             m.d.sync += [clearing.eq(1), r_cleared.eq(0), s_cleared.eq(0)]
@@ -123,11 +129,11 @@ class WindowDriver(wiring.Component):
         ]
         enters = given & calm & ~self.held_back
         m.d.comb += [
-            r.push.eq(enters & (word.kind == Kind.R) & self.to_right.ready & room[0] & ~crowded),
-            s.push.eq(enters & (word.kind == Kind.S) & self.to_left.ready & room[1]),
+            r.push.eq(enters & (kind == Kind.R) & self.to_right.ready & room[0] & ~crowded),
+            s.push.eq(enters & (kind == Kind.S) & self.to_left.ready & room[1]),
             self.took.eq(r.push | s.push),
         ]
-        with m.Switch(word.kind):
+        with m.Switch(kind):
             with m.Case(Kind.R, Kind.S):
                 m.d.comb += takes.eq(self.took)
             with m.Case(Kind.HORIZON_R, Kind.HORIZON_S):
@@ -151,8 +157,8 @@ class WindowDriver(wiring.Component):
         with m.If(marks):
             m.d.sync += [
                 self.record.valid.eq(1),
-                self.record.error.eq(word.kind != Kind.MARK),
-                self.record.id.eq(Mux(word.kind == Kind.MARK, word.id, word.kind.as_value())),
+                self.record.error.eq(kind != Kind.MARK),
+                self.record.id.eq(Mux(kind == Kind.MARK, word.id, kind.as_value())),
                 self.record.stamp.eq(self.stamp),
             ]
 
@@ -187,7 +193,9 @@ class WindowDriver(wiring.Component):
                     m.d.sync += owes.eq(1)
         return m
 
-    def _window(self, m: Module, word: data.View, of_s: bool, takes: Signal, clears: Signal) -> "_Window":
+    def _window(
+        self, m: Module, word: data.View, kind: enum.EnumView, of_s: bool, takes: Signal, clears: Signal
+    ) -> "_Window":
         """One stream's window, as ids in order, and its horizon."""
         p = self._p
         side, size = "rs"[of_s], p.windows[of_s]
@@ -231,7 +239,7 @@ class WindowDriver(wiring.Component):
         else:
             with m.If(push):
                 m.d.sync += window.home.eq(Mux(window.home == p.cores - 1, 0, window.home + 1))
-        with m.If(takes & (word.kind == (Kind.HORIZON_S if of_s else Kind.HORIZON_R))):
+        with m.If(takes & (kind == (Kind.HORIZON_S if of_s else Kind.HORIZON_R))):
             m.d.sync += [horizon.valid.eq(1), horizon.id.eq(word.id)]
         with m.If(clears):
             m.d.sync += [signal.eq(0) for signal in (count, window.full, horizon.valid, window.behind)]
