@@ -1,15 +1,10 @@
-"""Which of some places comes first when they take turns, and whether one more follows."""
+"""Which of some places comes first when they take turns, and whether others follow."""
 
 from amaranth import Cat, Const, Module, Signal, Value
 
 
-def more_than_one(bits: Value) -> Value:
-    """Whether more than one of them is high."""
-    return (bits & (bits - 1)).any()
-
-
 def at_least(number: int, bits: Value) -> Value:
-    """Whether so many of them are high; a tree, which is faster than `more_than_one` for few bits."""
+    """Whether so many of them are high: a tree, which is fast for few bits."""
     if number > len(bits):
         return Const(0)
     if number == 0:

@@ -87,7 +87,7 @@ class LowLatency(wiring.Component):
 
         Clears from both ends meet at the middle node, if there is one, and one waits.
         """
-        return parameters.cores + 3 + parameters.cores % 2
+        return parameters.cores + 4 + parameters.cores % 2
 
     def elaborate(self, platform):
         m = Module()
@@ -100,7 +100,7 @@ class LowLatency(wiring.Component):
         m.submodules.scans = scans = fan.FanSum(2, p.cores)
         m.submodules.stalled = stalled = fan.FanIn(1, p.cores)
         # An epoch reaches the nodes, what they hold is told, and so is what the tree holds.
-        settle = 4 + fan.levels(p.cores) + max(fan.levels(p.cores), Gather.busy_lag(2 * p.cores))
+        settle = 5 + fan.levels(p.cores) + max(fan.levels(p.cores), Gather.busy_lag(2 * p.cores))
         m.submodules.collector = collector = Collector(stamp_width(p), settle)
         # A single node has no number, and synthesis no memory without bits.
         m.submodules.ends = ends = fifo.SyncFIFO(width=max(1, len(nodes[0].position)), depth=expeditions(p))
@@ -133,37 +133,57 @@ class LowLatency(wiring.Component):
                 wiring.connect(m, results, gather.inputs[2 * k + way])
         m.d.comb += self.activity.eq(Cat(node.found for node in nodes))
 
-        # Its ends: high-water marks, and word for the homes of R tuples that their expedition is over.
+        # Its ends: high-water marks, a cycle later, and word for the homes of R tuples that their expedition
+        # is over.
         first, last, ended = nodes[0].to_left, nodes[-1].to_right, nodes[-1].ended
         m.d.comb += [first.ready.eq(1), last.ready.eq(1)]
-        for end, time in ((last, collector.time_r), (first, collector.time_s)):
-            mark = Signal.like(time)
-            m.d.comb += time.eq(mark)
-            with m.If(end.valid & ((end.payload.kind == Note.ARRIVAL) | (end.payload.kind == Note.MARK))):
-                m.d.sync += mark.eq(end.payload.stamp)
+        passed = Signal()  # an R tuple leaves the last node
+        m.d.comb += passed.eq(last.valid & (last.p.kind == Note.ARRIVAL))
+        for end, time, passes, cleared in (
+            (last, collector.time_r, driver.r_passed, driver.s_cleared),
+            (first, collector.time_s, driver.s_passed, driver.r_cleared),
+        ):
+            note = Signal(Note, reset_less=True)
+            came, stamp, mark = Signal(), Signal.like(time, reset_less=True), Signal.like(time)
+            m.d.sync += [came.eq(end.valid), note.eq(end.p.kind), stamp.eq(end.p.stamp)]
+            m.d.comb += [
+                time.eq(mark),
+                passes.eq(came & (note == Note.ARRIVAL)),
+                cleared.eq(came & (note == Note.CLEAR)),
+            ]
+            with m.If(came & ((note == Note.ARRIVAL) | (note == Note.MARK))):
+                m.d.sync += mark.eq(stamp)
+        took_note = Signal()
+        m.d.sync += took_note.eq(ended.valid & ended.ready)
         m.d.comb += [
-            driver.r_passed.eq(last.valid & (last.payload.kind == Note.ARRIVAL)),
-            driver.r_ended.eq(ended.valid & ended.ready),
-            driver.s_passed.eq(first.valid & (first.payload.kind == Note.ARRIVAL)),
-            driver.s_cleared.eq(last.valid & (last.payload.kind == Note.CLEAR)),
-            driver.r_cleared.eq(first.valid & (first.payload.kind == Note.CLEAR)),
+            driver.r_ended.eq(took_note),
             epochs.value.eq(collector.epoch),
             collector.held.eq(held.any | gather.busy),
         ]
-        # An end is shown in the cycle after it came, because no S tuple may pass it; by a register, because a
-        # node decides by it.
-        refills = Signal()
+
+        # An end is shown in the cycle after it came, because no S tuple may pass it. If it finds another
+        # there, it goes round by the queue, and S tuples wait. In which order ends come is all the same.
+        m.submodules.queued = queued = Skid(last.p.home.shape())
+        refills, late = Signal(), Signal()
+        home, late_home = Signal.like(last.p.home), Signal.like(last.p.home, reset_less=True)
         m.d.comb += [
             refills.eq(~ended.valid | ended.ready),
-            ends.r_en.eq(refills),
-            ends.w_en.eq(driver.r_passed & (ends.r_rdy | ~refills)),
-            ends.w_data.eq(last.payload.home),
+            home.eq(Mux(queued.output.valid, queued.output.payload, last.p.home)),
+            queued.output.ready.eq(refills),
+            queued.input.valid.eq(ends.r_rdy | late),
+            queued.input.payload.eq(Mux(ends.r_rdy, ends.r_data, late_home)),
+            ends.r_en.eq(queued.input.ready),
+            ends.w_en.eq(late & (ends.r_rdy | ~queued.input.ready)),
+            ends.w_data.eq(late_home),
+            nodes[-1].ending.eq(queued.input.valid | queued.output.valid),
+        ]
+        m.d.sync += [
+            ended.valid.eq(~refills | queued.output.valid | passed),
+            late.eq(passed & (queued.output.valid | ~refills)),
+            late_home.eq(last.p.home),
         ]
         with m.If(refills):
-            m.d.sync += [
-                ended.valid.eq(ends.r_rdy | driver.r_passed),
-                ended.payload.eq(Mux(ends.r_rdy, ends.r_data, last.payload.home)),
-            ]
+            m.d.sync += [ended.p.home.eq(home), ended.p.here.eq(home == p.cores - 1)]
 
         # Results: pairs, and marks whose time has come.
         m.submodules.output = output = Skid(RESULT_LAYOUT)
@@ -210,10 +230,13 @@ class LowLatency(wiring.Component):
             m.d.comb += [self.fills.valid.eq(sorter.filled != told), self.fills.payload.eq(sorter.filled)]
 
         counters = self.counters
+        took, gave = Signal(), Signal()
         count_steps(m, counters, scans.total, p.cores)
         m.d.sync += [
-            counters.tuples.eq(counters.tuples + driver.took),
-            counters.pairs.eq(counters.pairs + (pairs.ready & pairs.valid)),
+            took.eq(driver.took),
+            gave.eq(pairs.ready & pairs.valid),
+            counters.tuples.eq(counters.tuples + took),
+            counters.pairs.eq(counters.pairs + gave),
             counters.stalls.eq(counters.stalls + stalled.any),
             counters.live_evictions.eq(counters.live_evictions + driver.lost),
         ]

@@ -3,7 +3,7 @@
 ::
 
                   +------------------------------------------+
-    from_left --->| -> [ skid ] -> R: W_S, IW_S -----------> |---> to_right
+    from_left --->| -> [ door ] -> R: W_S, IW_S -----------> |---> to_right
                   |                  v     ^                 |
      to_left <----| <----------- S: what ended in W_R <- [ ] |<--- from_right
                   +------------------------------------------+
@@ -18,20 +18,26 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from .door import Door
 from .message import Note, message_layout
 from .parameters import Parameters
 from .scanner import Scanner, found_layout
-from .skid import Skid
 from .stamp import Stamp
 
 
+def ended_layout(parameters: Parameters) -> data.StructLayout:
+    """The home of an R tuple whose expedition has ended, and whether it is the last node."""
+    return data.StructLayout({"home": range(parameters.cores), "here": 1})
+
+
 class LowLatencyNode(wiring.Component):
-    """The node at `position`. `ended` is the home of an R tuple that has just left the last node. While a bit
-    of `hold` is high, messages from the left, or from the right, wait.
+    """The node at `position`. `ended` is an R tuple that has just left the last node: its home, and whether
+    that is `here`. While `ending`, there may be others, and S tuples wait. While a bit of `hold` is high,
+    messages from the left, or from the right, wait.
 
     Latency: a message goes on to the next node in the cycle after it came, unless the node is busy with the
     tuple before it. Throughput: one message per cycle, and one that only passes by from the other side; but
-    the next from the same side waits until a tuple has been shown all its rows.
+    the next from the same side waits until a tuple is shown the last of its rows, from the cycle after on.
     """
 
     def __init__(self, parameters: Parameters):
@@ -43,7 +49,8 @@ class LowLatencyNode(wiring.Component):
                 "to_right": Out(stream.Signature(rightwards)),
                 "from_right": In(stream.Signature(leftwards)),
                 "to_left": Out(stream.Signature(leftwards)),
-                "ended": In(stream.Signature(range(parameters.cores))),
+                "ended": In(stream.Signature(ended_layout(parameters))),
+                "ending": In(1),
                 "position": In(range(parameters.cores)),
                 "hold": In(2),
                 "epoch": In(1),
@@ -60,49 +67,25 @@ class LowLatencyNode(wiring.Component):
         p = self._p
         keeps_s, keeps_r = (Stamp(Scanner, p, of_s) for of_s in (True, False))
         m.submodules.keeps_s, m.submodules.keeps_r = keeps_s, keeps_r
-        left, right = (self._door(m, name) for name in ("left", "right"))
+        left, right = self._door(m, False), self._door(m, True)
         rightwards, leftwards = left.output.p.message, right.output.p.message
+        r, s = left.output.p.flags, right.output.p.flags
 
-        # What each message is about. Ends come before S tuples that wait: see `sim/expedition.py`. They
-        # let expiries go first, for which the door waits.
-        ends, expires = Signal(), Signal()
+        # Ends come before S tuples that wait: see `sim/expedition.py`. They let expiries go first, for which
+        # the door waits.
+        ends, right_given, passes_left, s_passes_by, acknowledges = (Signal() for _ in range(5))
         m.d.comb += [
-            expires.eq(right.output.valid & ~self.hold[1] & (leftwards.kind == Note.EXPIRY)),
-            ends.eq(self.ended.valid & ~keeps_r.scanning & ~expires),
+            right_given.eq(right.output.valid & ~self.hold[1]),
+            ends.eq(self.ended.valid & ~(right_given & s.expiry)),
+            passes_left.eq(Mux(ends, ~self.ended.p.here, s.passes)),
+            s_passes_by.eq(Mux(ends, ~self.ended.p.here, s.passes_by)),
+            acknowledges.eq(~ends & s.acknowledges),
         ]
-        r_arrives, s_arrives, r_home, s_home, acknowledges = (Signal() for _ in range(5))
-        target = Signal.like(leftwards.home)
-        kind = Signal(Note)  # of the message from the right
-        m.d.comb += [
-            target.eq(Mux(ends, self.ended.payload, leftwards.home)),
-            kind.eq(Mux(ends, Note.END, leftwards.kind)),
-            r_arrives.eq(rightwards.kind == Note.ARRIVAL),
-            s_arrives.eq(~ends & (leftwards.kind == Note.ARRIVAL)),
-            r_home.eq(left.output.p.at_home),
-            s_home.eq(Mux(ends, self.ended.payload == self.position, right.output.p.at_home)),
-            # Whoever sent it has kept it, unless it had passed its home there.
-            acknowledges.eq(s_arrives & (right.output.p.at_home | right.output.p.home_left)),
-        ]
-        passes_right, passes_left, apart = Signal(), Signal(), Signal()
-        with m.Switch(rightwards.kind):
-            with m.Case(Note.EXPIRY):
-                m.d.comb += passes_right.eq(~r_home)
-            with m.Case(Note.ACKNOWLEDGEMENT):
-                m.d.comb += passes_right.eq(0)
-            with m.Default():
-                m.d.comb += passes_right.eq(1)
-        with m.Switch(kind):
-            with m.Case(Note.EXPIRY, Note.END):
-                m.d.comb += passes_left.eq(~s_home)
-            with m.Default():
-                m.d.comb += passes_left.eq(1)
 
         # What only passes by changes nothing here, so that it goes at the same time as a message from the
         # other side, unless both go the same way.
-        m.d.comb += apart.eq(
-            (passes_left & ((kind == Note.EXPIRY) | (kind == Note.END)))
-            | (passes_right & (rightwards.kind == Note.EXPIRY) & ~acknowledges)
-        )
+        apart = Signal()
+        m.d.comb += apart.eq(s_passes_by | (r.passes_by & ~acknowledges))
 
         # Any other is processed alone in a cycle, if there is room for what it sends on. A clear waits for
         # rows that are being compared, and so for results to be taken, for nothing else.
@@ -111,59 +94,60 @@ class LowLatencyNode(wiring.Component):
             left_can.eq(
                 left.output.valid
                 & ~self.hold[0]
-                & ~keeps_s.scanning
-                & keeps_s.go
-                & (keeps_s.empty | (rightwards.kind != Note.CLEAR))
-                & (self.to_right.ready | ~passes_right)
+                & keeps_s.ready
+                & (keeps_s.empty | ~r.clear)
+                & (self.to_right.ready | ~r.passes)
             ),
             right_can.eq(
-                ((right.output.valid & ~self.hold[1]) | ends)
-                & ~keeps_r.scanning
-                & keeps_r.go
-                & (keeps_r.empty | (kind != Note.CLEAR))
+                (ends | (right_given & (keeps_r.empty | ~s.clear) & ~(self.ending & s.arrival)))
+                & keeps_r.ready
                 & (self.to_left.ready | ~passes_left)
                 & (self.to_right.ready | ~acknowledges)
             ),
             takes_left.eq(left_can & ~(right_can & left_last & ~apart)),
-            takes_right.eq(right_can & ~(takes_left & ~apart)),
+            takes_right.eq(right_can & (~left_can | left_last | apart)),
         ]
         with m.If(takes_left | takes_right):
             m.d.sync += left_last.eq(takes_left)
 
-        # A tuple stays at the door until it has been shown all rows.
+        s_taken = Signal()  # what waits at the door
         m.d.comb += [
-            left.output.ready.eq(Mux(r_arrives, keeps_s.done, takes_left)),
-            right.output.ready.eq(~ends & Mux(s_arrives, keeps_r.done, takes_right)),
-            self.ended.ready.eq(ends & takes_right),
-            self.to_right.valid.eq((takes_left & passes_right) | (takes_right & acknowledges)),
+            s_taken.eq(takes_right & ~ends),
+            left.output.ready.eq(takes_left),
+            right.output.ready.eq(s_taken),
+            self.ended.ready.eq(takes_right & ends),
+            self.to_right.valid.eq((takes_left & r.passes) | (takes_right & acknowledges)),
             self.to_right.payload.eq(rightwards),
             self.to_left.valid.eq(takes_right & passes_left),
             self.to_left.payload.eq(leftwards),
-            self.to_left.payload.kind.eq(kind),
-            self.to_left.payload.home.eq(target),
         ]
         with m.If(takes_right & acknowledges):
             m.d.comb += self.to_right.payload.kind.eq(Note.ACKNOWLEDGEMENT)
+        with m.If(ends):
+            m.d.comb += [
+                self.to_left.payload.kind.eq(Note.END),
+                self.to_left.payload.home.eq(self.ended.p.home),
+            ]
 
         # Where homes depend on keys, a tuple meets stored ones at its home only. An R tuple meets fresh S
         # tuples of its home on the nodes behind it.
         keyed = p.homes == "hash"
         m.d.comb += [
-            keeps_s.start.eq(takes_left & r_arrives),
-            keeps_s.window.eq(r_home if keyed else 1),
-            keeps_s.flight.eq((r_home | left.output.p.home_left) if keyed else 1),
-            keeps_s.expire.eq(takes_left & (rightwards.kind == Note.EXPIRY) & r_home),
-            keeps_s.land.eq(takes_left & (rightwards.kind == Note.ACKNOWLEDGEMENT)),
-            keeps_s.clear.eq(takes_left & (rightwards.kind == Note.CLEAR)),
-            keeps_s.store.eq(takes_right & s_arrives & s_home),
-            keeps_s.fly.eq(takes_right & s_arrives & right.output.p.home_left),
+            keeps_s.start.eq(takes_left & r.arrival),
+            keeps_s.window.eq(r.here if keyed else 1),
+            keeps_s.flight.eq((r.here | r.home_left) if keyed else 1),
+            keeps_s.expire.eq(takes_left & r.expires),
+            keeps_s.land.eq(takes_left & r.acknowledgement),
+            keeps_s.clear.eq(takes_left & r.clear),
+            keeps_s.store.eq(s_taken & s.stays),
+            keeps_s.fly.eq(s_taken & s.arrival & s.home_left),
             keeps_s.gain.eq(keeps_s.store),
-            keeps_r.start.eq(takes_right & s_arrives),
-            keeps_r.window.eq(s_home if keyed else 1),
-            keeps_r.expire.eq(takes_right & (kind == Note.EXPIRY) & s_home),
-            keeps_r.clear.eq(takes_right & (kind == Note.CLEAR)),
-            keeps_r.store.eq(takes_left & r_arrives & r_home),
-            keeps_r.gain.eq(takes_right & (kind == Note.END) & s_home),
+            keeps_r.start.eq(s_taken & s.arrival),
+            keeps_r.window.eq(s.here if keyed else 1),
+            keeps_r.expire.eq(s_taken & s.expires),
+            keeps_r.clear.eq(s_taken & s.clear),
+            keeps_r.store.eq(takes_left & r.stays),
+            keeps_r.gain.eq(takes_right & Mux(ends, self.ended.p.here, s.ends)),
         ]
         for keeper, probe, stored, results in (
             (keeps_s, rightwards, leftwards, self.results[0]),
@@ -173,24 +157,41 @@ class LowLatencyNode(wiring.Component):
                 m.d.comb += [port[name].eq(message[name]) for name in ("id", "stamp", "dims")]
             m.d.comb += keeper.epoch.eq(self.epoch)
             wiring.connect(m, keeper.results, wiring.flipped(results))
-        m.d.comb += [
+        m.d.sync += [
             self.held.eq(keeps_s.held | keeps_r.held),
-            self.found.eq(keeps_s.found | keeps_r.found),
             self.scans.eq(keeps_s.scans + keeps_r.scans),
             self.stalled.eq(keeps_s.stalled | keeps_r.stalled),
         ]
+        m.d.comb += self.found.eq(keeps_s.found | keeps_r.found)
         return m
 
-    def _door(self, m: Module, side: str) -> Skid:
-        """What comes from a side, and of what has a home, whether that is here or further left."""
-        source = getattr(self, f"from_{side}")
-        arrived = data.StructLayout({"message": source.p.shape(), "at_home": 1, "home_left": 1})
-        door = m.submodules[side] = Skid(arrived)
+    def _door(self, m: Module, from_right: bool) -> Door:
+        """Where messages from a side wait, with what is to be known of them for a decision."""
+        source = self.from_right if from_right else self.from_left
+        message, here, kind = source.p, Signal(), source.p.kind
+        home_left = message.home < self.position
+        flags = {
+            "here": here,
+            "home_left": home_left,
+            "arrival": kind == Note.ARRIVAL,
+            "stays": (kind == Note.ARRIVAL) & here,
+            # Whoever sent it has kept it, unless it had passed its home there.
+            "acknowledges": (kind == Note.ARRIVAL) & (here | home_left),
+            "acknowledgement": kind == Note.ACKNOWLEDGEMENT,
+            "ends": (kind == Note.END) & here,
+            "expiry": kind == Note.EXPIRY,
+            "expires": (kind == Note.EXPIRY) & here,
+            "clear": kind == Note.CLEAR,
+            "passes": (kind != Note.ACKNOWLEDGEMENT) & ~(((kind == Note.EXPIRY) | (kind == Note.END)) & here),
+            "passes_by": ((kind == Note.EXPIRY) | (kind == Note.END)) & ~here,
+        }
+        layout = data.StructLayout(dict.fromkeys(flags, 1))
+        door = m.submodules["right" if from_right else "left"] = Door(layout, message.shape())
         m.d.comb += [
+            here.eq(message.home == self.position),
             door.input.valid.eq(source.valid),
             source.ready.eq(door.input.ready),
-            door.input.p.message.eq(source.p),
-            door.input.p.at_home.eq(source.p.home == self.position),
-            door.input.p.home_left.eq(source.p.home < self.position),
+            door.input.p.message.eq(message),
         ]
+        m.d.comb += [door.input.p.flags[name].eq(flag) for name, flag in flags.items()]
         return door

@@ -13,14 +13,13 @@ separates tuples whose expedition has ended from those that are still on their w
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, fifo, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .hashing import bucket_of, key_of
-from .lowest import lowest, more_than_one
+from .lowest import at_least, lowest
 from .message import stamp_width
 from .parameters import Parameters
 from .segment import DISTRIBUTED
@@ -29,8 +28,9 @@ from .window_memory import WindowMemory, ram_style
 
 #: Messages that a channel between two nodes holds.
 CHANNEL = 2
-#: Rows between the first and the last stage: what they show must not be overwritten when it has expired.
-STAGES = 3
+#: Tuples that may expire, or land, from when a row is shown to when its pairs have been named: one in each
+#: cycle in which the row goes on, and one as its pairs begin to wait. They must not be overwritten meanwhile.
+STAGES = 4
 #: Places for fresh S tuples: as many as are in both channels of a node before it has the acknowledgement.
 FLIGHT = 2 * CHANNEL + STAGES
 
@@ -61,32 +61,36 @@ class _Ring:
     head: data.View
     tail: data.View
     count: Signal
+    reach: Signal  # of those, and of the lanes before them in the first row
+    next_head: data.View  # a cycle earlier
+    next_count: Signal
+    next_reach: Signal
 
     @classmethod
     def of(cls, name: str, first: int, rows: int, lanes: int, lead: int) -> "_Ring":
         """A ring in which up to `lead` tuples expire before they come."""
         place = data.StructLayout({"lane": range(lanes), "row": range(rows)})
-        count = Signal(range(-lead, rows * lanes + 1), name=f"{name}_count")
-        head, tail = Signal(place, name=f"{name}_head"), Signal(place, name=f"{name}_tail")
-        return cls(first, rows, head, tail, count)
+        counted = [range(-lead, (rows + more) * lanes + 1) for more in range(2)]
+        shapes = {"head": place, "tail": place, "count": counted[0], "reach": counted[1]}
+        shapes |= {f"next_{part}": shapes[part] for part in ("head", "count", "reach")}
+        return cls(first, rows, *(Signal(shape, name=f"{name}_{part}") for part, shape in shapes.items()))
 
-    def after(self, place: data.View, lanes: int) -> list:
-        """Assignments that move a place on by one."""
+    def after(self, place: data.View, lanes: int) -> dict[str, Value]:
+        """The place behind another."""
         row = Mux(place.row == self.rows - 1, 0, place.row + 1)
-        if lanes == 1:
-            return [place.row.eq(row)]
         full = place.lane == lanes - 1
-        return [place.lane.eq(Mux(full, 0, place.lane + 1)), place.row.eq(Mux(full, row, place.row))]
+        return {"lane": Mux(full, 0, place.lane + 1), "row": Mux(full, row, place.row)}
 
 
 class Scanner(wiring.Component):
     """What a node keeps of R, or of S (`of_s`), for tuples of the other stream.
 
-    `start` begins a scan for `probe`, if `go` is high; it shows a row of `lanes` tuples in each cycle in
-    which `go` is high, the first one at once, and `done` is high with the last. `probe` must stay until then,
-    and neither `expire`, `land` nor `clear` come before. Which of the tuples stored and released
-    meanwhile a probe meets was settled when it started. `clear` waits for `empty`: what is stored after it
-    would overwrite the ids of pairs that are yet to be named.
+    What comes has its effect a cycle later, all in the same order. `start`, `expire`, `land` and `clear` may
+    come while `ready` is high. `start` begins a scan for `probe`: from the next cycle on it shows a row of
+    `lanes` tuples in each cycle in which the stages behind it go on, and in the last such cycle `ready` is
+    high again. Which of the tuples stored and released meanwhile a probe meets was settled when it started.
+    `clear` waits for `empty`: what is stored after it would overwrite the ids of pairs that are yet to be
+    named.
 
     With an index it goes from tuple to tuple of the probe's bucket instead, from the newest to the oldest.
 
@@ -95,7 +99,7 @@ class Scanner(wiring.Component):
     least 3: a queue of two takes two pairs in three cycles.
     """
 
-    LATENCY = 5
+    LATENCY = 6
 
     def __init__(self, parameters: Parameters, of_s: bool):
         self._p = parameters
@@ -110,10 +114,8 @@ class Scanner(wiring.Component):
                 ),
                 "window": In(1),  # the scan begins with the window
                 "flight": In(1),  # it ends with the tuples in flight
-                "go": Out(1),
-                "scanning": Out(1),  # a scan has shown some rows and is not done
-                "done": Out(1),
-                "empty": Out(1),  # no row is between the first stage and the last
+                "ready": Out(1),
+                "empty": Out(1),  # there is no scan, and no row between the first stage and the last
                 "store": In(1),  # `stored` goes into the window
                 "fly": In(1),  # it is in flight
                 "stored": In(
@@ -146,96 +148,133 @@ class Scanner(wiring.Component):
             rings.append(_Ring.of("flight", rows, -(-FLIGHT // lanes), lanes, 0))
         depth = sum(ring.rows for ring in rings)
 
+        # What comes, a cycle later.
+        commands = data.StructLayout(dict.fromkeys(("store", "fly", "gain", "expire", "land", "clear"), 1))
+        does = Signal(commands)
+        stored = Signal(self.stored.shape(), reset_less=True)
+        m.d.sync += [does[name].eq(getattr(self, name)) for name in commands.members]
+        m.d.sync += stored.eq(self.stored)
+
         # Tuples come and go.
-        stored_shape = self.stored.dims.shape()
-        m.submodules.memory = bank = WindowMemory(stored_shape, lanes, depth)
-        m.d.comb += [bank.write.eq(self.store | self.fly), bank.tuple.eq(self.stored.dims)]
+        m.submodules.memory = bank = WindowMemory(stored.dims.shape(), lanes, depth)
+        m.d.comb += [bank.write.eq(does.store | does.fly), bank.tuple.eq(stored.dims)]
         m.d.comb += [bank.row.eq(window.tail.row), bank.lane.eq(window.tail.lane)]
-        changes = [(window, self.store, self.gain, self.expire)]
+        changes = [(window, does.store, does.gain, does.expire)]
         if self._of_s:
             flight = rings[1]
-            changes.append((flight, self.fly, self.fly, self.land))
-            with m.If(self.fly):
+            changes.append((flight, does.fly, does.fly, does.land))
+            with m.If(does.fly):
                 m.d.comb += [bank.row.eq(flight.first + flight.tail.row), bank.lane.eq(flight.tail.lane)]
         for ring, comes, gains, goes in changes:
-            with m.If(comes):
-                m.d.sync += ring.after(ring.tail, lanes)
+            turns = goes & (ring.head.lane == lanes - 1)  # to the next row
+            m.d.comb += [
+                ring.next_head.eq(ring.head),
+                ring.next_count.eq(ring.count + (gains - goes)),
+                ring.next_reach.eq(ring.reach + (gains - Mux(turns, lanes, 0))),
+            ]
             with m.If(goes):
-                m.d.sync += ring.after(ring.head, lanes)
-            m.d.sync += ring.count.eq(ring.count + gains - goes)
-            with m.If(self.clear):
-                m.d.sync += [ring.head.eq(0), ring.tail.eq(0), ring.count.eq(0)]
+                m.d.comb += [ring.next_head[part].eq(to) for part, to in ring.after(ring.head, lanes).items()]
+            with m.If(comes):
+                m.d.sync += [ring.tail[part].eq(to) for part, to in ring.after(ring.tail, lanes).items()]
+            with m.If(does.clear):
+                m.d.comb += [ring.next_head.eq(0), ring.next_count.eq(0), ring.next_reach.eq(0)]
+                m.d.sync += ring.tail.eq(0)
+            m.d.sync += [
+                ring.head.eq(ring.next_head),
+                ring.count.eq(ring.next_count),
+                ring.reach.eq(ring.next_reach),
+            ]
 
         # Stage 1: the rows of a scan, ring after ring. Each ring tells its row and the rest behind it.
-        go, active = self.go, Signal()
-        m.d.comb += active.eq(self.start | self.scanning)
+        go = Signal(init=1)  # stages 1 to 3 go on
+        scanning, first = Signal(), Signal()  # first: its first cycle
+        probe = Signal(self.probe.shape(), reset_less=True)
         shows = Signal(len(rings))  # it has a row to show
         more = Signal(len(rings))  # and others behind that
         row = Signal(range(depth))
         meets = Signal(lanes)
         issues = Signal()
         m.d.comb += [
-            issues.eq(active & go & shows.any()),
+            issues.eq(scanning & go & shows.any()),
             self.scans.eq(issues),
-            self.done.eq(active & go & ~(more[0] | Mux(shows[0], shows[1:].any(), more[1:].any()))),
+            self.ready.eq(go & ~(scanning & (more[0] | Mux(shows[0], shows[1:].any(), more[1:].any())))),
         ]
-        with m.If(active & go):
-            m.d.sync += self.scanning.eq(~self.done)
+        m.d.sync += first.eq(self.start)
+        with m.If(self.ready):
+            m.d.sync += [scanning.eq(self.start), probe.eq(self.probe)]
         for k, (ring, wanted) in reversed(list(enumerate(zip(rings, (self.window, self.flight))))):
             turn = issues & shows[k] & ~shows[:k].any()
-            walk = self._walk_bucket if p.index and k == 0 else self._walk_ring
-            shown, mask = walk(m, ring, wanted, turn, shows[k], more[k])
+            if p.index and k == 0:
+                shown, mask = self._walk_bucket(m, ring, does, stored, probe, first, turn, shows[k], more[k])
+            else:
+                shown, mask = self._walk_ring(m, ring, wanted, turn, shows[k], more[k])
             with m.If(shows[k]):
                 m.d.comb += [row.eq(ring.first + shown), meets.eq(mask)]
 
         # Stage 2: comparisons, a register for each test. Stage 3: those that make a pair.
         operation = data.StructLayout(
-            {"id": ID_WIDTH, "stamp": len(self.probe.stamp), "row": range(depth), "epoch": 1}
+            {"id": ID_WIDTH, "stamp": len(probe.stamp), "row": range(depth), "epoch": 1}
         )
-        stages = [Signal(operation, name=f"stage_{k}", reset_less=True) for k in (2, 3, 4)]
-        busy = Signal(STAGES)
+        stages = [Signal(operation, name=f"stage_{k}", reset_less=True) for k in (2, 3)]
+        busy = Signal(len(stages))
         met = Signal(lanes, reset_less=True)
-        probe = Signal(self.probe.dims.shape(), reset_less=True)
+        compared = Signal(probe.dims.shape(), reset_less=True)
         matches = Signal(lanes)
-        m.d.comb += [bank.go.eq(go), bank.show.eq(row), self.empty.eq(~busy.any())]
+        m.d.comb += [bank.go.eq(go), bank.show.eq(row)]
         with m.If(go):
             m.d.sync += [
                 busy.eq(Cat(issues, busy[:-1])),
                 met.eq(meets),
-                probe.eq(self.probe.dims),
-                stages[0].id.eq(self.probe.id),
-                stages[0].stamp.eq(self.probe.stamp),
+                compared.eq(probe.dims),
+                stages[0].id.eq(probe.id),
+                stages[0].stamp.eq(probe.stamp),
                 stages[0].row.eq(row),
                 stages[0].epoch.eq(self.epoch),
-                *(after.eq(before) for before, after in pairwise(stages)),
+                stages[1].eq(stages[0]),
             ]
         for k, shown in enumerate(bank.rows):
-            point, box = (probe, shown) if self._of_s else (shown, probe)
+            point, box = (compared, shown) if self._of_s else (shown, compared)
             tests = [dim.contains(point[f"d{d}"], box[f"d{d}"]) for d, dim in enumerate(p.dims)]
             passed = Signal(1 + len(tests), name=f"passed_{k}", reset_less=True)
             with m.If(go):
                 m.d.sync += passed.eq(Cat(met[k], tests))
-            m.d.comb += matches[k].eq(passed.all())
+            m.d.comb += matches[k].eq(busy[1] & passed.all())
 
-        # Stage 4: pairs, lane by lane, with the ids that were stored.
-        last = stages[-1]
-        mask = Signal(lanes)
+        # Stage 4: pairs, lane by lane, with the ids that were stored. If a row has to wait, the stages before
+        # it do so a cycle later: there is a place for what comes meanwhile.
+        front = data.StructLayout({"several": 1, "mask": lanes, "operation": operation})
+        coming, source, spare = Signal(front), Signal(front), Signal(front, reset_less=True)
+        last, some, several = Signal(operation, reset_less=True), Signal(), Signal()
+        mask = Signal(lanes, reset_less=True)
+        spared, found_some = Signal(), Signal()
         room = Signal()  # stage 5 takes a pair
+        free = Signal()  # for another row
         at, rest = lowest(m, mask, "matching")
-        some, several = Signal(), Signal()  # lanes of `mask` are high, more than one
         m.d.comb += [
-            go.eq(~some | (room & ~several)),
+            found_some.eq(matches.any()),
+            coming.several.eq(at_least(2, matches)),
+            coming.mask.eq(matches),
+            coming.operation.eq(stages[1]),
+            source.eq(Mux(go, coming.as_value(), spare.as_value())),
+            free.eq(~some | (room & ~several)),
             self.found.eq(room & some),
-            self.stalled.eq(busy[-1] & ~go),
+            self.stalled.eq(~go),
         ]
+        m.d.sync += [go.eq(free), spared.eq(~free & Mux(go, found_some, spared))]
         with m.If(go):
+            m.d.sync += spare.eq(coming)
+        with m.If(free):
             m.d.sync += [
-                mask.eq(Mux(busy[1], matches, 0)),
-                some.eq(busy[1] & matches.any()),
-                several.eq(busy[1] & more_than_one(matches)),
+                some.eq(Mux(go, found_some, spared)),
+                several.eq(source.several),
+                mask.eq(source.mask),
+                last.eq(source.operation),
             ]
         with m.Elif(room):
-            m.d.sync += [mask.eq(rest), some.eq(rest.any()), several.eq(more_than_one(rest))]
+            m.d.sync += [mask.eq(rest), several.eq(at_least(3, mask))]
+        full = Signal()
+        m.d.sync += full.eq(scanning | busy.any() | some | spared)
+        m.d.comb += self.empty.eq(~full & ~scanning)
         named = data.StructLayout({"id": ID_WIDTH, "stamp": len(self.results.payload.stamp)})
         lane_bits = (lanes - 1).bit_length()
         m.submodules.ids = ids = memory.Memory(
@@ -247,8 +286,8 @@ class Scanner(wiring.Component):
         write, read = ids.write_port(), ids.read_port()
         m.d.comb += [
             write.addr.eq(Cat(bank.lane[:lane_bits], bank.row)),
-            write.data.id.eq(self.stored.id),
-            write.data.stamp.eq(self.stored.stamp),
+            write.data.id.eq(stored.id),
+            write.data.stamp.eq(stored.stamp),
             write.en.eq(bank.write),
             read.addr.eq(Cat(at[:lane_bits], last.row)),
             read.en.eq(room),
@@ -292,7 +331,8 @@ class Scanner(wiring.Component):
             comes = queue.w_en & (epoch == number)
             goes = queue.r_rdy & queue.r_en & (self.results.payload.epoch == number)
             m.d.sync += queued.eq(queued + comes - goes)
-            staged = [busy[k] & (stage.epoch == number) for k, stage in enumerate(stages)]
+            rows = [*zip(busy, stages), (some, last), (spared, spare.operation)]
+            staged = [valid & (operation.epoch == number) for valid, operation in rows]
             m.d.comb += self.held[number].eq(
                 Cat(staged).any() | (waiting & (epoch == number)) | (queued != 0)
             )
@@ -301,28 +341,37 @@ class Scanner(wiring.Component):
     def _walk_ring(self, m: Module, ring: _Ring, wanted: Value, turn: Value, shows: Value, more: Value):
         """All tuples of a ring that may be met, from the oldest: a row, and which of its lanes."""
         lanes = self._p.lanes
-        most = ring.rows * lanes
-        left = Signal(range(most + 1), name=f"ring_{ring.first}_left", reset_less=True)
+        reach = Signal(range((ring.rows + 1) * lanes + 1), name=f"ring_{ring.first}_left", reset_less=True)
         at = Signal(ring.head.shape(), name=f"ring_{ring.first}_at", reset_less=True)
-        number = Signal(range(most + 1), name=f"ring_{ring.first}_number")
-        place = Signal(ring.head.shape(), name=f"ring_{ring.first}_place")
-        m.d.comb += [
-            number.eq(Mux(self.scanning, left, Mux(wanted & (ring.count > 0), ring.count, 0))),
-            place.eq(Mux(self.scanning, at.as_value(), ring.head.as_value())),
-            shows.eq(number != 0),
-            more.eq(place.lane + number > lanes),
-        ]
-        with m.If(self.start | turn):
-            m.d.sync += [left.eq(number), at.eq(place)]
-        with m.If(turn):
+        with m.If(self.ready):
             m.d.sync += [
-                left.eq(Mux(more, place.lane + number - lanes, 0)),
-                at.lane.eq(0),
-                at.row.eq(Mux(place.row == ring.rows - 1, 0, place.row + 1)),
+                at.eq(ring.next_head),
+                reach.eq(ring.next_reach),
+                shows.eq(wanted & (ring.next_count > 0)),
+                more.eq(wanted & (ring.next_reach > lanes)),
             ]
-        return place.row, Cat((k >= place.lane) & (k < place.lane + number) for k in range(lanes))
+        with m.Elif(turn):
+            m.d.sync += [
+                at.lane.eq(0),
+                at.row.eq(Mux(at.row == ring.rows - 1, 0, at.row + 1)),
+                reach.eq(reach - lanes),
+                shows.eq(more),
+                more.eq(reach > 2 * lanes),
+            ]
+        return at.row, Cat((k >= at.lane) & (k < reach) for k in range(lanes))
 
-    def _walk_bucket(self, m: Module, ring: _Ring, wanted: Value, turn: Value, shows: Value, more: Value):
+    def _walk_bucket(
+        self,
+        m: Module,
+        ring: _Ring,
+        does: data.View,
+        stored: data.View,
+        probe: data.View,
+        first: Value,
+        turn: Value,
+        shows: Value,
+        more: Value,
+    ):
         """The tuples of the probe's bucket, from the newest, as a list through the ring.
 
         A bucket's newest and a tuple's next may long have been overwritten. What counts is how far from the
@@ -332,15 +381,18 @@ class Scanner(wiring.Component):
         p = self._p
         size = (ring.rows - 1).bit_length()
         kept = Signal(range(-ring.rows, ring.rows + 1))  # those in expedition too
-        m.d.sync += kept.eq(kept + self.store - self.expire)
-        with m.If(self.clear):
+        m.d.sync += kept.eq(kept + does.store - does.expire)
+        with m.If(does.clear):
             m.d.sync += kept.eq(0)
         m.submodules.buckets = buckets = memory.Memory(shape=size, depth=p.index, init=[], attrs=DISTRIBUTED)
         m.submodules.nexts = nexts = memory.Memory(shape=size, depth=ring.rows, init=[], attrs=DISTRIBUTED)
         own, probed = buckets.read_port(domain="comb"), buckets.read_port(domain="comb")
         newest, link = buckets.write_port(), nexts.write_port()
         follow = nexts.read_port(domain="comb")
-        bucket = bucket_of(key_of(self.stored.dims, self._of_s), p.index)
+        bucket = bucket_of(key_of(stored.dims, self._of_s), p.index)
+        wanted = Signal()
+        with m.If(self.start):
+            m.d.sync += wanted.eq(self.window)
         at = Signal(size, reset_less=True)
         bound = Signal(range(ring.rows + 1), reset_less=True)
         place = Signal(size)
@@ -351,20 +403,20 @@ class Scanner(wiring.Component):
             own.addr.eq(bucket),
             newest.addr.eq(bucket),
             newest.data.eq(ring.tail.row),
-            newest.en.eq(self.store),
+            newest.en.eq(does.store),
             link.addr.eq(ring.tail.row),
             link.data.eq(own.data),
-            link.en.eq(self.store),
-            probed.addr.eq(bucket_of(key_of(self.probe.dims, not self._of_s), p.index)),
-            place.eq(Mux(self.scanning, at, probed.data)),
-            within.eq(Mux(self.scanning, bound, Mux(wanted & (kept > 0), kept, 0))),
+            link.en.eq(does.store),
+            probed.addr.eq(bucket_of(key_of(probe.dims, not self._of_s), p.index)),
+            place.eq(Mux(first, probed.data, at)),
+            within.eq(Mux(first, Mux(wanted & (kept > 0), kept, 0), bound)),
             distance.eq(place - ring.head.row),
             shows.eq(distance < within),
             follow.addr.eq(place),
             following.eq(follow.data - ring.head.row),
             more.eq(shows & (following < distance)),
         ]
-        with m.If(self.start | turn):
+        with m.If(first | turn):
             m.d.sync += [at.eq(Mux(turn, follow.data, place)), bound.eq(Mux(turn, distance, within))]
         # Those in expedition are passed by.
         return place, Const(1, 1) & (distance < Mux(ring.count > 0, ring.count, 0))

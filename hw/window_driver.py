@@ -12,17 +12,18 @@ Windows are of so many tuples, and shorter where the host's horizons say so: so 
 
 from dataclasses import dataclass
 
-from amaranth import Module, Mux, Signal
-from amaranth.lib import data, memory, stream, wiring
+from amaranth import Module, Mux, ResetInserter, Signal
+from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from .door import Door
 from .hashing import home_of, key_of
 from .ledger import OPTION_LAYOUT
 from .message import Note, message_layout, stamp_width
 from .parameters import Parameters
+from .queue import Queue
 from .skid import Skid
 from .socket import ID_WIDTH, Kind, tuple_layout
-from .window_memory import ram_style
 
 
 def expeditions(parameters: Parameters) -> int:
@@ -35,7 +36,7 @@ class _Window:
     """One stream's window: its oldest tuple, and what happens to it."""
 
     home: Signal  # of the next tuple
-    oldest: data.View
+    oldest: wiring.PureInterface  # a stream
     push: Signal
     pop: Signal
     full: Signal
@@ -48,7 +49,8 @@ class WindowDriver(wiring.Component):
 
     A flush waits until all tuples have seen all nodes, and then clears these.
 
-    Latency: 1 cycle. Throughput: a word per cycle; an expiry behind the horizon holds up words for one.
+    Latency: 1 cycle. Throughput: a word per cycle; an expiry behind the horizon holds up words for one. Full
+    windows of two tuples take two in 3 cycles.
     """
 
     def __init__(self, parameters: Parameters):
@@ -76,16 +78,21 @@ class WindowDriver(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         p = self._p
-        m.submodules.skid = skid = Skid(self.tuples.payload.shape())
-        wiring.connect(m, wiring.flipped(self.tuples), skid.input)
-        word = skid.output.payload
-        given = skid.output.valid
+        m.submodules.door = door = Door(Kind, self.tuples.p.shape())
+        word, kind = door.output.p.message, door.output.p.flags
+        given = door.output.valid
         takes = Signal()  # the word is done
         marks, clears = Signal(), Signal()  # messages for both ends
-        m.d.comb += skid.output.ready.eq(takes)
+        m.d.comb += [
+            door.input.valid.eq(self.tuples.valid),
+            door.input.p.message.eq(self.tuples.p),
+            door.input.p.flags.eq(self.tuples.p.kind),
+            self.tuples.ready.eq(door.input.ready),
+            door.output.ready.eq(takes),
+        ]
 
         # Windows. What is behind the horizon expires, one tuple every other cycle, and words wait for it.
-        windows = [self._window(m, word, of_s, takes, clears) for of_s in (False, True)]
+        windows = [self._window(m, word, kind, of_s, takes, clears) for of_s in (False, True)]
         r, s = windows
         calm = ~r.behind & ~s.behind
         both = self.to_right.ready & self.to_left.ready
@@ -98,8 +105,15 @@ class WindowDriver(wiring.Component):
         m.d.sync += travelling.eq(travelling + r.push - self.r_ended)
         for number, window, passed in zip(passing, windows, (self.r_passed, self.s_passed)):
             m.d.sync += number.eq(number + window.push - passed)
-        idle = (travelling == 0) & (passing[0] == 0) & (passing[1] == 0)
-        flushing = given & (word.kind == Kind.FLUSH)
+        # Both as they were a cycle ago.
+        crowded, rested, pushed = Signal(), Signal(), Signal()
+        m.d.sync += [
+            crowded.eq(travelling >= expeditions(p) - 1),
+            rested.eq((travelling == 0) & (passing[0] == 0) & (passing[1] == 0)),
+            pushed.eq(self.took),
+        ]
+        idle = rested & ~pushed
+        flushing = given & (kind == Kind.FLUSH)
         m.d.comb += clears.eq(flushing & ~clearing & idle & calm & both)
         with m.If(clears):
             m.d.sync += [clearing.eq(1), r_cleared.eq(0), s_cleared.eq(0)]
@@ -110,21 +124,16 @@ class WindowDriver(wiring.Component):
 
         # Words.
         room = [
-            ~window.full | channel.ready for window, channel in zip(windows, (self.to_left, self.to_right))
+            ~window.full | (window.oldest.valid & channel.ready)
+            for window, channel in zip(windows, (self.to_left, self.to_right))
         ]
         enters = given & calm & ~self.held_back
         m.d.comb += [
-            r.push.eq(
-                enters
-                & (word.kind == Kind.R)
-                & self.to_right.ready
-                & room[0]
-                & (travelling != expeditions(p))
-            ),
-            s.push.eq(enters & (word.kind == Kind.S) & self.to_left.ready & room[1]),
+            r.push.eq(enters & (kind == Kind.R) & self.to_right.ready & room[0] & ~crowded),
+            s.push.eq(enters & (kind == Kind.S) & self.to_left.ready & room[1]),
             self.took.eq(r.push | s.push),
         ]
-        with m.Switch(word.kind):
+        with m.Switch(kind):
             with m.Case(Kind.R, Kind.S):
                 m.d.comb += takes.eq(self.took)
             with m.Case(Kind.HORIZON_R, Kind.HORIZON_S):
@@ -148,8 +157,8 @@ class WindowDriver(wiring.Component):
         with m.If(marks):
             m.d.sync += [
                 self.record.valid.eq(1),
-                self.record.error.eq(word.kind != Kind.MARK),
-                self.record.id.eq(Mux(word.kind == Kind.MARK, word.id, word.kind.as_value())),
+                self.record.error.eq(kind != Kind.MARK),
+                self.record.id.eq(Mux(kind == Kind.MARK, word.id, kind.as_value())),
                 self.record.stamp.eq(self.stamp),
             ]
 
@@ -162,7 +171,7 @@ class WindowDriver(wiring.Component):
                 message.id.eq(word.id),
                 message.stamp.eq(self.stamp),
                 message.dims.eq(word.dims.box if of_s else word.dims.point),
-                message.home.eq(Mux(opposite.pop, opposite.oldest.home, own.home)),
+                message.home.eq(Mux(opposite.pop, opposite.oldest.p.home, own.home)),
                 channel.valid.eq(opposite.pop | own.push | marks | clears),
                 opposite.pop.eq((opposite.push & opposite.full) | (opposite.behind & channel.ready)),
             ]
@@ -184,60 +193,56 @@ class WindowDriver(wiring.Component):
                     m.d.sync += owes.eq(1)
         return m
 
-    def _window(self, m: Module, word: data.View, of_s: bool, takes: Signal, clears: Signal) -> "_Window":
+    def _window(
+        self, m: Module, word: data.View, kind: enum.EnumView, of_s: bool, takes: Signal, clears: Signal
+    ) -> "_Window":
         """One stream's window, as ids in order, and its horizon."""
         p = self._p
         side, size = "rs"[of_s], p.windows[of_s]
         entry = data.StructLayout({"id": ID_WIDTH, "home": range(p.cores)})
-        depth = max(2, size)
-        m.submodules[f"{side}_ids"] = ids = memory.Memory(
-            shape=entry, depth=depth, init=[], attrs=ram_style(entry, depth)
+        # A tuple alone must be shown at once: it leaves as the next one comes.
+        queue = Queue(entry, size) if size > 1 else Skid(entry)
+        m.submodules[f"{side}_ids"] = ResetInserter(clears)(queue)
+        count, next_count = (
+            Signal(range(size + 1), name=f"{side}_{name}") for name in ("count", "next_count")
         )
-        write = ids.write_port()
-        read = ids.read_port(transparent_for=(write,))
-        head, tail, next_head = (
-            Signal(range(depth), name=f"{side}_{name}") for name in ("head", "tail", "next_head")
-        )
-        count = Signal(range(size + 1), name=f"{side}_count")
         horizon = Signal(OPTION_LAYOUT, name=f"{side}_horizon")
         evicted = Signal(OPTION_LAYOUT, name=f"{side}_evicted")
+        oldest = queue.output
         window = _Window(
             Signal(range(p.cores), name=f"{side}_home"),
-            read.data,
+            oldest,
             *(Signal(name=f"{side}_{name}") for name in ("push", "pop", "full", "behind", "lost")),
         )
         push, pop = window.push, window.pop
         m.d.comb += [
-            write.addr.eq(tail),
-            write.data.id.eq(word.id),
-            write.data.home.eq(window.home),
-            write.en.eq(push),
-            next_head.eq(Mux(pop, Mux(head == size - 1, 0, head + 1), head)),
-            read.addr.eq(next_head),
-            window.full.eq(count == size),
+            queue.input.p.id.eq(word.id),
+            queue.input.p.home.eq(window.home),
+            queue.input.valid.eq(push),
+            oldest.ready.eq(pop),
+            next_count.eq(count + (push - pop)),
             window.lost.eq(
                 evicted.valid & horizon.valid & ((evicted.id - horizon.id)[:ID_WIDTH].as_signed() >= 0)
             ),
         ]
-        old = (read.data.id - horizon.id)[:ID_WIDTH].as_signed() < 0
+        old = (oldest.p.id - horizon.id)[:ID_WIDTH].as_signed() < 0
         m.d.sync += [
-            head.eq(next_head),
-            count.eq(count + push - pop),
-            window.behind.eq(horizon.valid & old & (count != 0) & ~pop),
+            count.eq(next_count),
+            window.full.eq(next_count == size),
+            window.behind.eq(horizon.valid & old & oldest.valid & ~pop),
             evicted.valid.eq(push & window.full),
-            evicted.id.eq(read.data.id),
+            evicted.id.eq(oldest.p.id),
         ]
         if p.homes == "hash":
             dims = word.dims.box if of_s else word.dims.point
             m.d.comb += window.home.eq(home_of(key_of(dims, of_s), p.cores))
-        with m.If(push):
-            m.d.sync += tail.eq(Mux(tail == size - 1, 0, tail + 1))
-            if p.homes != "hash":
+        else:
+            with m.If(push):
                 m.d.sync += window.home.eq(Mux(window.home == p.cores - 1, 0, window.home + 1))
-        with m.If(takes & (word.kind == (Kind.HORIZON_S if of_s else Kind.HORIZON_R))):
+        with m.If(takes & (kind == (Kind.HORIZON_S if of_s else Kind.HORIZON_R))):
             m.d.sync += [horizon.valid.eq(1), horizon.id.eq(word.id)]
         with m.If(clears):
-            m.d.sync += [signal.eq(0) for signal in (head, tail, count, horizon.valid, window.behind)]
+            m.d.sync += [signal.eq(0) for signal in (count, window.full, horizon.valid, window.behind)]
             if p.homes != "hash":
                 m.d.sync += window.home.eq(0)
         return window
