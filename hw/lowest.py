@@ -15,6 +15,12 @@ def at_least(number: int, bits: Value) -> Value:
     return Cat(at_least(k, bits[:half]) & at_least(number - k, bits[half:]) for k in range(number + 1)).any()
 
 
+def number_of(one: Value) -> Value:
+    """The number of the only bit that is high; 0 if none is."""
+    places = range((len(one) - 1).bit_length())
+    return Cat(Cat(one[k] for k in range(len(one)) if k >> place & 1).any() for place in places)
+
+
 def lowest(m: Module, mask: Value, name: str) -> tuple[Signal, Signal]:
     """The number of the lowest bit that is high in `mask`, and the mask without it."""
     number = Signal(range(len(mask)), name=f"{name}_lowest")

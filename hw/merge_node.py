@@ -19,7 +19,8 @@ from amaranth.lib.wiring import In, Out
 
 from .skid import Skid
 
-FANIN = 2
+#: The inputs of a node.
+PAIRWISE = 2
 
 
 class MergeNode(wiring.Component):
@@ -51,7 +52,7 @@ class MergeNode(wiring.Component):
 
     def _first(self, one, other) -> Value:
         """Which of two heads go first: a token waits for another, and both go at once."""
-        token, other_token, ordered = _is_token(one), _is_token(other), self.not_after(one, other)
+        token, other_token, ordered = is_token(one), is_token(other), self.not_after(one, other)
         return Cat(Mux(token, other_token, other_token | ordered), Mux(other_token, token, token | ~ordered))
 
     def elaborate(self, platform):
@@ -82,7 +83,7 @@ class MergeNode(wiring.Component):
             with m.Elif(other.ready):
                 m.d.sync += first.eq(self._first(heads[0], other.payload))
             for k, head in enumerate(heads):
-                beside = (self.holds[1 - k] & first[k]) | (ends[1 - k] & ~_is_token(head))
+                beside = (self.holds[1 - k] & first[k]) | (ends[1 - k] & ~is_token(head))
                 m.d.comb += goes[k].eq(self.holds[k] & beside & skid.input.ready)
             second = self.holds[1] & (~self.holds[0] | ~first[0])
             m.d.comb += skid.input.payload.eq(Mux(second, heads[1], heads[0]))
@@ -98,5 +99,6 @@ class MergeNode(wiring.Component):
         return m
 
 
-def _is_token(shown) -> Value:
+def is_token(shown) -> Value:
+    """Whether what is shown comes behind all else of its input."""
     return shown.what.as_value()[-1]

@@ -54,8 +54,8 @@ class Parameters:
     `cores` segments of `segment` tuples per stream; `lanes` comparators per core and direction, so
     that a tuple takes `segment / lanes` cycles; `buffer` places of a core's queue of results. Of `bisort`,
     `cores` subwindows of `segment` tuples, `lanes` of them in a word of memory, and `buffer` in a batch.
-    `fanout`, the branches of each node of the trees, `ordering`, that of the results, `levels`, the sorted
-    arrays of the newest subwindow, and `inputs`, the physical ones, are None where there are none. Of
+    `fanout`, the branches of nodes of the trees, but for gates, `ordering`, that of the results, `levels`,
+    the sorted arrays of the newest subwindow, and `inputs`, the physical ones, are None elsewhere. Of
     `lowlatency`, `s_segment` S tuples per node (0: as many as of R), how tuples get their `homes`, and the
     buckets of each node's `index` on the first dimension (0: none).
     """

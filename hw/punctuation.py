@@ -11,7 +11,7 @@ The stars are those of SplitJoin's relaxed adjustable punctuation: every region 
 belongs together, and of the stars of all regions a merger makes one. A mark and an error are stars too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from amaranth import Cat, Module, Signal, Value
 from amaranth.lib import data, enum, stream, wiring
@@ -19,7 +19,8 @@ from amaranth.lib.wiring import In, Out
 
 from .choice import Choice
 from .gather import gathered
-from .merge_node import FANIN, MergeNode
+from .lowest import number_of
+from .merge_node import PAIRWISE, MergeNode, is_token
 from .skid import Skid
 from .socket import ID_WIDTH, PAIR_LAYOUT
 from .stamp import Stamp
@@ -39,10 +40,6 @@ def punctuated_layout(slot: int = 0) -> data.StructLayout:
     """Pairs and stars; `from_s` of a star: it follows an S tuple. Pairs may have a `slot` to be merged by."""
     body = data.UnionLayout({"pair": PAIR_LAYOUT, "id": ID_WIDTH})
     return data.StructLayout({"what": What, "from_s": 1, "slot": slot, "body": body})
-
-
-def _is_star(payload) -> Value:
-    return payload.what.as_value()[2]
 
 
 def _ports(inputs: int, slot: int = 0) -> dict[str, wiring.Member]:
@@ -74,15 +71,12 @@ class Merger(wiring.Component):
         pairs = Signal(count)
         stars = Signal(count)
         for k, source in enumerate(self.inputs):
-            star = _is_star(source.payload)
+            star = is_token(source.payload)
             m.d.comb += [pairs[k].eq(source.valid & ~star), stars[k].eq(source.valid & star)]
         # The one input that is looked at. If it has no pair, none goes; one star is like another.
         first = Signal(count)
         number = Signal(range(count))
-        m.d.comb += [
-            bit.eq(Cat(first[k] for k in range(count) if k >> place & 1).any())
-            for place, bit in enumerate(number)
-        ]
+        m.d.comb += number.eq(number_of(first))
         m.submodules.choice = choice = Stamp(Choice, shape.size, count)
         moves = Signal()
         chosen = Signal()  # what was looked at goes on
@@ -125,25 +119,6 @@ def _first(wanted: Value, turns: Sequence[int], k: int) -> Value:
     return none if len(before) == len(turns) - 1 else none & wanted[k]
 
 
-class Mergers(wiring.Component):
-    """A tree of mergers over any number of streams, with at most `fanin` inputs each.
-
-    Latency: `2 * broadcast.levels(inputs, fanin)` cycles. Throughput: one transfer per cycle.
-    """
-
-    def __init__(self, inputs: int, fanin: int, in_turn: bool):
-        self._fanin = fanin
-        self._in_turn = in_turn
-        super().__init__(_ports(inputs))
-
-    def elaborate(self, platform):
-        m = Module()
-        sources = [wiring.flipped(source) for source in self.inputs]
-        output = gathered(m, sources, self._fanin, lambda inputs: Stamp(Merger, inputs, self._in_turn))
-        wiring.connect(m, output, wiring.flipped(self.output))
-        return m
-
-
 class SlotMerger(MergeNode):
     """Merges pairs, which rise by slot between stars; in one slot that of the lower input is first."""
 
@@ -153,23 +128,32 @@ class SlotMerger(MergeNode):
         return one.slot <= other.slot
 
 
-class SlotMergers(wiring.Component):
-    """A tree of slot mergers over any number of streams.
+class Mergers(wiring.Component):
+    """A tree over any number of streams, of nodes with at most `fanin` inputs each, which `make` makes.
 
-    Latency: `2 * broadcast.levels(inputs, FANIN)` cycles. Throughput: one transfer per cycle.
+    Latency: `2 * broadcast.levels(inputs, fanin)` cycles. Throughput: one transfer per cycle.
     """
 
-    def __init__(self, inputs: int, slot: int):
-        self._slot = slot
+    def __init__(self, inputs: int, fanin: int, make: Callable[[int], wiring.Component], slot: int = 0):
+        self._fanin = fanin
+        self._make = make
         super().__init__(_ports(inputs, slot))
+
+    @classmethod
+    def by_stars(cls, inputs: int, fanin: int, in_turn: bool) -> "Mergers":
+        """Of mergers that take turns between stars, or one input after another."""
+        return cls(inputs, fanin, lambda inputs: Stamp(Merger, inputs, in_turn))
+
+    @classmethod
+    def by_slots(cls, inputs: int, slot: int) -> "Mergers":
+        """Of slot mergers."""
+        shape = punctuated_layout(slot)
+        return cls(inputs, PAIRWISE, lambda inputs: Stamp(SlotMerger, shape, inputs), slot)
 
     def elaborate(self, platform):
         m = Module()
         sources = [wiring.flipped(source) for source in self.inputs]
-        output = gathered(
-            m, sources, FANIN, lambda inputs: Stamp(SlotMerger, punctuated_layout(self._slot), inputs)
-        )
-        wiring.connect(m, output, wiring.flipped(self.output))
+        wiring.connect(m, gathered(m, sources, self._fanin, self._make), wiring.flipped(self.output))
         return m
 
 

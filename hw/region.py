@@ -18,7 +18,7 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .ledger import OPTION_LAYOUT
-from .lowest import at_least
+from .lowest import at_least, number_of
 from .parameters import Parameters
 from .punctuation import What, punctuated_layout
 from .queue import ShortQueue
@@ -280,10 +280,7 @@ class Region(wiring.Component):
 
         # Ids are written and read here, in the order of the words.
         at = Signal(range(lanes))
-        m.d.comb += [
-            bit.eq(Cat(lowest[k] for k in range(lanes) if k >> number & 1).any())
-            for number, bit in enumerate(at)
-        ]
+        m.d.comb += at.eq(number_of(lowest))
         finishes = busy[-1] & go
         evicts = finishes & last.stores & last.evicts
         address = Cat(Mux(last.stores, last.lane, at), last.row)

@@ -66,6 +66,7 @@ class ScaleDoor(wiring.Component):
                 m.d.comb += coming.what.eq(Mux(kind == Kind.FLUSH, Shown.FLUSH, Shown.TOKEN))
 
         word, what, named = (skid.output.payload[name] for name in ("word", "what", "named"))
+        origin = data.View(GATE_ID_LAYOUT, word.id)
         token = what.as_value()[1]
         ended = Signal(p.inputs)  # no more is taken from these before a flush
         to = Signal(p.inputs)
@@ -83,7 +84,7 @@ class ScaleDoor(wiring.Component):
                 output.valid.eq(skid.output.valid & to[k] & ~done[k]),
                 output.payload.what.eq(what),
                 # The input's number has done its work.
-                output.payload.number.eq(Mux(token, word.id, word.id[INPUT_WIDTH:] << INPUT_WIDTH)),
+                output.payload.number.eq(Mux(token, word.id, origin.number << INPUT_WIDTH)),
                 output.payload.body.kind.eq(word.kind),
                 output.payload.body.dims.eq(word.dims),
             ]

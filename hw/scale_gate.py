@@ -2,9 +2,9 @@
 
 ::
 
-        input -> [queue] -> [node] -+
-        input -> [queue] -> [node]  +-> [node] -> ready tuples, in order
-        input -> [queue] -> [node] -+
+        input -> [queue] -+
+        input -> [queue] -+-> [node] -+
+        input -> [queue] ---> [node] -+-> [node] -> ready tuples, in order
 
 The paper is "ScaleJoin: a Deterministic, Disjoint-Parallel and Skew-Resilient Stream Join". A node waits
 until every input shows something, and passes on what comes first: nothing earlier can follow from any of
@@ -16,7 +16,7 @@ from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .gather import gathered
-from .merge_node import FANIN, MergeNode
+from .merge_node import PAIRWISE, MergeNode
 from .queue import ShortQueue
 from .socket import ID_WIDTH
 from .stamp import Stamp
@@ -55,7 +55,7 @@ class GateTree(wiring.Component):
     What comes out of it is in order, heartbeats and ends among it. It waits for the inputs in `waits`: they
     show nothing, and nothing is left of them in the nodes that they come through.
 
-    Latency: `2 * broadcast.levels(inputs, FANIN)` cycles. Throughput: one transfer per cycle.
+    Latency: `2 * broadcast.levels(inputs, PAIRWISE)` cycles. Throughput: one transfer per cycle.
     """
 
     def __init__(self, shape: data.StructLayout, inputs: int):
@@ -77,14 +77,14 @@ class GateTree(wiring.Component):
             return nodes[-1]
 
         sources = [wiring.flipped(source) for source in self.inputs]
-        wiring.connect(m, gathered(m, sources, FANIN, make), wiring.flipped(self.output))
+        wiring.connect(m, gathered(m, sources, PAIRWISE, make), wiring.flipped(self.output))
         # Nodes are in the order of their levels; each input comes through a branch of one at every level.
         shown = [source.valid for source in self.inputs]
         first, branches = 0, range(len(shown))
         while first < len(nodes):
-            passed = [(nodes[first + branch // FANIN], branch % FANIN) for branch in branches]
+            passed = [(nodes[first + branch // PAIRWISE], branch % PAIRWISE) for branch in branches]
             shown = [one | node.holds[at] | node.output.valid for one, (node, at) in zip(shown, passed)]
-            branches = [branch // FANIN for branch in branches]
+            branches = [branch // PAIRWISE for branch in branches]
             first += branches[-1] + 1
         m.d.comb += self.waits.eq(~Cat(shown))
         return m
@@ -96,12 +96,12 @@ class ScaleGate(wiring.Component):
     In each input the numbers rise, modulo 2**32. A tuple is ready once every other input has shown a later
     one, a heartbeat at or after it, or its end; the sequence is that of the numbers, whatever comes when and
     where. A token is put out when all inputs have shown it; one that has ended shows nothing else before the
-    next flush. Each input has a queue of `depth` places, and takes what comes while others wait.
+    next flush. Each input has a queue of `depth` places, at least 3, and takes what comes while others wait.
 
     `starving` are the inputs that it waits for; nobody waits for those in `pass_over`. `idle` is high when
     nothing is on its last step to the output.
 
-    Latency: `2 + 2 * broadcast.levels(inputs, FANIN)` cycles from the transfer that makes a tuple ready.
+    Latency: `2 + 2 * broadcast.levels(inputs, PAIRWISE)` cycles from the transfer that makes a tuple ready.
     Throughput: one ready tuple per cycle, whatever the number of inputs; each heartbeat takes a cycle too.
     """
 
@@ -122,7 +122,7 @@ class ScaleGate(wiring.Component):
         m = Module()
         m.submodules.tree = tree = GateTree(self._shape, len(self.inputs))
         for k, (source, sink) in enumerate(zip(self.inputs, tree.inputs)):
-            queue = m.submodules[f"queue_{k}"] = ShortQueue(self._shape, self._depth)
+            queue = m.submodules[f"queue_{k}"] = ShortQueue(self._shape, max(self._depth, 3))
             wiring.connect(m, wiring.flipped(source), queue.input)
             head, shows = queue.output.payload, queue.output.valid
             ended = Signal(name=f"ended_{k}")

@@ -30,9 +30,9 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import Out
 
 from .broadcast import levels
-from .merge_node import FANIN
+from .merge_node import PAIRWISE
 from .parameters import Parameters
-from .punctuation import Combiner, SlotMergers, What
+from .punctuation import Combiner, Mergers, What
 from .region import Region, slot_width
 from .scale_door import ScaleDoor, body_layout
 from .scale_gate import ScaleGate, Shown
@@ -76,7 +76,7 @@ class ScaleJoin(wiring.Component):
     def latency(parameters: Parameters) -> int:
         """Cycles from the transfer that makes a tuple ready to its pair with one in the first row."""
         p = parameters
-        gates = 2 * levels(p.inputs, FANIN) + 2 * levels(p.cores, FANIN)
+        gates = 2 * levels(p.inputs, PAIRWISE) + 2 * levels(p.cores, PAIRWISE)
         return Region.LATENCY + 7 + gates + levels(p.cores, p.fanout)
 
     @staticmethod
@@ -96,7 +96,7 @@ class ScaleJoin(wiring.Component):
         m.submodules.door = door = ScaleDoor(p)
         m.submodules.gate = gate = ScaleGate(body_layout(p), p.inputs, p.buffer)
         m.submodules.cores = cores = SplitCores(p, counted)
-        m.submodules.merged = merged = SlotMergers(p.cores, slot_width(p))
+        m.submodules.merged = merged = Mergers.by_slots(p.cores, slot_width(p))
         m.submodules.errors = errors = Skid(ERROR_LAYOUT)
         m.submodules.out = out = Skid(RESULT_LAYOUT)
         wiring.connect(m, wiring.flipped(self.tuples), door.tuples)

@@ -31,13 +31,12 @@ class SplitCore(wiring.Component):
     def __init__(self, parameters: Parameters, counted: bool = False):
         self._parameters = parameters
         compared = {"compared": Out(range(2 * parameters.lanes + 1))} if counted else {}
+        found = stream.Signature(punctuated_layout(slot_width(parameters)))
         super().__init__(
             compared
             | {
                 "tuples": In(stream.Signature(tuple_layout(parameters.dims))),
-                "flows": Out(stream.Signature(punctuated_layout(slot_width(parameters)))).array(
-                    2
-                ),  # of R, of S
+                "flows": Out(found).array(2),  # of R, of S
                 "position": In(range(parameters.cores)),
                 "dead": In(1),  # this core finds nothing more, but its stars go on
                 "found": Out(1),  # a pair is put out

@@ -37,13 +37,12 @@ class SplitCores(wiring.Component):
         self._p = parameters
         most = 2 * parameters.lanes
         compared = {"compared": Out(range(most + 1)).array(parameters.cores)} if counted else {}
+        found = stream.Signature(punctuated_layout(slot_width(parameters)))
         super().__init__(
             compared
             | {
                 "tuples": In(stream.Signature(tuple_layout(parameters.dims))),
-                "flows": Out(stream.Signature(punctuated_layout(slot_width(parameters)))).array(
-                    parameters.cores, 2
-                ),  # of R, of S
+                "flows": Out(found).array(parameters.cores, 2),  # of R, of S
                 "dead": In(parameters.cores),  # cores that find nothing more
                 "counters": Out(COUNTERS_LAYOUT),
                 "activity": Out(parameters.cores),

@@ -83,7 +83,7 @@ class SplitJoin(wiring.Component):
         p = self._parameters
         m.submodules.cores = cores = SplitCores(p)
         m.submodules.combiner = combiner = Combiner(p.ordering.in_turn)
-        flows = [Mergers(p.cores, p.fanout, p.ordering.in_turn) for _ in range(2)]
+        flows = [Mergers.by_stars(p.cores, p.fanout, p.ordering.in_turn) for _ in range(2)]
         m.submodules.r_flow, m.submodules.s_flow = flows
         wiring.connect(m, wiring.flipped(self.tuples), cores.tuples)
         for k in range(p.cores):

@@ -1,13 +1,13 @@
 """The gathering tree that keeps an order.
 
-sources of pairs and stars (stalled at random) -> Mergers, SlotMergers, Combiner -> sink (stalled at random)
+sources of pairs and stars (stalled at random) -> Mergers, Combiner -> sink (stalled at random)
 """
 
 import random
 
 import pytest
 
-from hw.punctuation import Combiner, Mergers, SlotMergers, What
+from hw.punctuation import Combiner, Mergers, What
 
 from .streams import simulate, sink, source
 
@@ -61,7 +61,7 @@ def test_what_lies_between_stars_stays_there(inputs, fanin, in_turn, stalls, see
             found = [(k, 100 * number + step) for step in range(chance.randrange(4))]
             expected[-1] += found
             items += [*(pair(*item) for item in found), star(number, from_s=number % 2)]
-    dut = Mergers(inputs, fanin, in_turn)
+    dut = Mergers.by_stars(inputs, fanin, in_turn)
     got = groups(run(dut, given, rounds + sum(map(len, expected)), seed, stalls))
     for number, (one, want) in enumerate(zip(got, expected)):
         assert one[-1] == (What.STAR, number % 2, number)
@@ -71,20 +71,20 @@ def test_what_lies_between_stars_stays_there(inputs, fanin, in_turn, stalls, see
 
 def test_without_turns_no_input_waits_for_the_star_of_another():
     """A burst of one input comes out though the others have neither pair nor star."""
-    dut = Mergers(3, 4, in_turn=False)
+    dut = Mergers.by_stars(3, 4, in_turn=False)
     given = [[], [pair(1, number) for number in range(9)], []]
     assert run(dut, given, 9, 5, (0, 0)) == [(1, number) for number in range(9)]
 
 
 def test_inputs_take_turns_where_no_order_is_kept():
-    dut = Mergers(3, 4, in_turn=False)
+    dut = Mergers.by_stars(3, 4, in_turn=False)
     given = [[pair(k, number) for number in range(4)] for k in range(3)]
     origins = [origin for origin, _ in run(dut, given, 12, 5, (0, 0))]
     assert all(sorted(origins[k : k + 3]) == [0, 1, 2] for k in range(0, 12, 3))
 
 
 def test_stars_of_all_inputs_take_one_cycle():
-    dut, taken = Mergers(4, 4, in_turn=True), []
+    dut, taken = Mergers.by_stars(4, 4, in_turn=True), []
     stars = [star(number) for number in range(20)]
     sources = [source(stream, stars, seed=k, stall=0) for k, stream in enumerate(dut.inputs)]
     simulate(dut, [*sources, sink(dut.output, taken, 20, seed=0, stall=0)])
@@ -103,11 +103,11 @@ def test_pairs_between_stars_come_by_slot_and_then_by_input(inputs, stalls, seed
             items += [pair(k, slot) | {"slot": slot} for slot in own] + [star(number)]
         found = sorted((slot, k) for k, own in enumerate(slots) for slot in own)
         expected += [*((k, slot) for slot, k in found), (What.STAR, 0, number)]
-    assert run(SlotMergers(inputs, 3), given, len(expected), seed, stalls) == expected
+    assert run(Mergers.by_slots(inputs, 3), given, len(expected), seed, stalls) == expected
 
 
 def test_a_pair_or_a_star_of_all_slots_takes_one_cycle():
-    dut, taken = SlotMergers(4, 2), []
+    dut, taken = Mergers.by_slots(4, 2), []
     given = [[item for n in range(9) for item in (pair(k, n) | {"slot": 3 - k}, star(n))] for k in range(4)]
     sources = [
         source(stream, items, seed=k, stall=0) for k, (stream, items) in enumerate(zip(dut.inputs, given))

@@ -13,7 +13,7 @@ from amaranth.lib import wiring
 from hw.broadcast import levels
 from hw.dimension import Dimension
 from hw.gate_word import gate_id
-from hw.merge_node import FANIN
+from hw.merge_node import PAIRWISE
 from hw.parameters import Parameters
 from hw.scale_door import ScaleDoor, body_layout
 from hw.scale_gate import GateTree, ScaleGate, Shown, shown_layout
@@ -144,8 +144,15 @@ def test_one_ready_tuple_per_cycle(inputs, order):
     out = run(gate(inputs, depth=each + 1), ports, total, 1, [0.0])
     assert [number for _, _, number, _ in out] == list(range(total))
     cycles = [cycle for cycle, *_ in out]
-    assert cycles[0] == 2 + 2 * levels(inputs, FANIN)
+    assert cycles[0] == 2 + 2 * levels(inputs, PAIRWISE)
     assert cycles[-1] - cycles[0] == total - 1
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_one_ready_tuple_per_cycle_from_short_queues(depth):
+    out = run(gate(2, depth), [[*map(tuple_, range(20)), other(Shown.END)], [other(Shown.END)]], 20, 1, [0.0])
+    cycles = [cycle for cycle, *_ in out]
+    assert cycles[-1] - cycles[0] == 19
 
 
 def test_heartbeats_take_a_cycle_each_and_tokens_one_for_all():
@@ -224,10 +231,10 @@ def test_inputs_that_starve_and_go_on_are_in_order(inputs, stall, seed):
 
 def test_an_input_that_nobody_waits_for_does_not_starve():
     """A node has what input 1 sent first: input 2 alone is passed over, and 1 is not too late."""
-    sent = [(1, 0), (0, 5), *((3, number) for number in range(6, 11)), (1, 1), (1, 2), (2, 11)]
+    sent = [(1, 0), (0, 5), *((3, number) for number in range(6, 12)), (1, 1), (1, 2), (2, 12)]
     words = [word(Kind.R, *at) for at in sent]
-    out, errors = Entrance(4).run([*words, word(Kind.MARK)], 11, 1)
-    assert out == [0, 1, 2, *range(5, 12), Shown.TOKEN]
+    out, errors = Entrance(4).run([*words, word(Kind.MARK)], 12, 1)
+    assert out == [0, 1, 2, *range(5, 13), Shown.TOKEN]
     assert errors == [(Fault.STARVED, 2)]
 
 
