@@ -85,12 +85,12 @@ class _Ring:
 class Scanner(wiring.Component):
     """What a node keeps of R, or of S (`of_s`), for tuples of the other stream.
 
-    What comes has its effect a cycle later, all in the same order. `start`, `expire`, `land` and `clear` may
-    come while `ready` is high. `start` begins a scan for `probe`: from the next cycle on it shows a row of
-    `lanes` tuples in each cycle in which the stages behind it go on, and in the last such cycle `ready` is
-    high again. Which of the tuples stored and released meanwhile a probe meets was settled when it started.
-    `clear` waits for `empty`: what is stored after it would overwrite the ids of pairs that are yet to be
-    named.
+    What comes has its effect a cycle later, all in the same order. `start`, `expire`, `land`, `clear`, and
+    `gain` without `store` may come while `ready` is high. `start` begins a scan for `probe`: from the next
+    cycle on it shows a row of `lanes` tuples in each cycle in which the stages behind it go on, and in the
+    last such cycle `ready` is high again. Which of the tuples stored and released meanwhile a probe meets was
+    settled when it started. `clear` waits for `empty`: what is stored after it would overwrite the ids of
+    pairs that are yet to be named.
 
     With an index it goes from tuple to tuple of the probe's bucket instead, from the newest to the oldest.
 

@@ -105,7 +105,7 @@ class WindowDriver(wiring.Component):
         m.d.sync += travelling.eq(travelling + r.push - self.r_ended)
         for number, window, passed in zip(passing, windows, (self.r_passed, self.s_passed)):
             m.d.sync += number.eq(number + window.push - passed)
-        # Both as they were a cycle ago.
+        # What is known a cycle late; `pushed` makes up for it.
         crowded, rested, pushed = Signal(), Signal(), Signal()
         m.d.sync += [
             crowded.eq(travelling >= expeditions(p) - 1),
@@ -200,8 +200,9 @@ class WindowDriver(wiring.Component):
         p = self._p
         side, size = "rs"[of_s], p.windows[of_s]
         entry = data.StructLayout({"id": ID_WIDTH, "home": range(p.cores)})
-        # A tuple alone must be shown at once: it leaves as the next one comes.
-        queue = Queue(entry, size) if size > 1 else Skid(entry)
+        # A tuple alone must be shown at once: it leaves as the next one comes. Others come one per cycle,
+        # and nobody asks whether they fit: a queue of two would not take them.
+        queue = Queue(entry, max(3, size)) if size > 1 else Skid(entry)
         m.submodules[f"{side}_ids"] = ResetInserter(clears)(queue)
         count, next_count = (
             Signal(range(size + 1), name=f"{side}_{name}") for name in ("count", "next_count")

@@ -24,6 +24,7 @@ MARK = 7
 CHAINS = {
     1: "cores=1&segment=3&lanes=1&s_segment=2",
     2: "cores=2&segment=2&lanes=2&s_segment=4",
+    "two": "cores=2&segment=1&lanes=1",
     3: "cores=3&segment=4&lanes=1&homes=hash&index=2",
     8: "cores=8&segment=1&lanes=1",
     40: "cores=40&segment=1&lanes=1",
@@ -142,7 +143,17 @@ def ends_empty(model: Model, p: Parameters) -> None:
 
 @pytest.mark.parametrize(
     "name, trials",
-    [(1, 400), (2, 600), (3, 800), (8, 400), (40, 60), ("sorted", 500), ("hashed", 500), ("indexed", 500)],
+    {
+        1: 400,
+        2: 600,
+        "two": 400,
+        3: 800,
+        8: 400,
+        40: 60,
+        "sorted": 500,
+        "hashed": 500,
+        "indexed": 500,
+    }.items(),
 )
 def test_every_pair_once_however_channels_stall(name, trials, rng):
     """And by its later tuple, where results are sorted."""
