@@ -55,7 +55,7 @@ SHORT = 32
 BUFFER = 256
 #: Searches that take a step together. While a group is looked up in the index, what the group before it has
 #: found comes into the cache; while that is listed, the keys among which this one is sought.
-GROUP = 16
+GROUP = 48
 #: Searches in what is noted, which take all steps at once: so many that the few that find something wait for
 #: memory together.
 NOTED_GROUP = 256
@@ -272,24 +272,45 @@ def _find_each(keys, ids, noted, origin, codes, begin, end, sought, found):
     return count
 
 
-@inlined
-def _take(keys, high, ids, base, number, numbers, others, first, near, found, pairs):
-    """Lists the tuples from `first` on whose keys are up to `high`, as long as there are PART before `near`.
+@compiled
+def _list_each(
+    keys, ids, base, last, origin, probes, highs, bounded, dense, sought, starts, count, numbers, others,
+    found, pairs,
+):  # fmt: skip
+    """Lists the tuples from `starts` on whose keys are up to the high bound of the probe in `sought`.
 
-    Returns where that ends, and how many have been found. All PART are written, and those count that are to.
+    SHORT of them at most for each of `count` probes; where there may be more, it is left in `sought`, with
+    the place to go on at. Returns how many are left, and how many tuples have been found. There must be room:
+    where arrays are replaced in a loop, each round counts references to them, and all reads wait for that.
     """
-    count = np.uint64(PART)
-    while count == PART and first + PART <= near:
-        count = np.uint64(0)
-        for i in range(PART):
-            count += np.uint64(keys[np.uint64(first + i)] <= high)
-        if pairs:
-            for i in range(PART):
-                numbers[np.uint64(found + i)] = base + ids[np.uint64(first + i)]
-                others[np.uint64(found + i)] = number
-        first += np.int64(count)
-        found += np.int64(count)
-    return first, found
+    probe_ids, probe_base = probes
+    left = 0
+    for i in range(count):
+        probe, first = sought[i], starts[i]
+        number = probe_base + probe_ids[probe]
+        high = above(highs[probe], origin) if bounded else HIGHEST
+        near = min(first + SHORT, last)
+        # All PART are written, and those count that are to.
+        taken = np.uint64(PART)
+        while dense and taken == PART and first + PART <= near:
+            taken = np.uint64(0)
+            for k in range(PART):
+                taken += np.uint64(keys[np.uint64(first + k)] <= high)
+            if pairs:
+                for k in range(PART):
+                    numbers[np.uint64(found + k)] = base + ids[np.uint64(first + k)]
+                    others[np.uint64(found + k)] = number
+            first += np.int64(taken)
+            found += np.int64(taken)
+        while first < near and keys[first] <= high:
+            if pairs:
+                numbers[found] = base + ids[first]
+                others[found] = number
+            found += 1
+            first += 1
+        sought[left], starts[left] = probe, first
+        left += first == near and first < last
+    return left, found
 
 
 @inlined
@@ -604,6 +625,8 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
     at = np.empty(stripes, np.int64)
     searched, group = stripes == 1 and key >= 0, NOTED_GROUP if len(noted[0]) else GROUP
     parts, sought, starts = np.empty(group, np.int64), np.empty(group, np.int64), np.empty(group, np.int64)
+    # Equal keys are few: lines of keys and numbers behind them would be read for nothing.
+    dense = not len(noted[0])
     lowest_stripe, highest_stripe = 0, 0
     for task in range(len(tasks)):
         block, begin, end = tasks[task, 0], tasks[task, 1], tasks[task, 2]
@@ -618,6 +641,13 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
         count = 0
         # Behind the end the last groups are sought and listed.
         for ahead in range(begin, end + 2 * group, group):
+            if searched and not len(checks):
+                if pairs:
+                    out_r, out_s = grown(out_r, found, count * SHORT), grown(out_s, found, count * SHORT)
+                count, found = _list_each(
+                    keys, ids, base, offsets[block, 1], origin, (box_ids, box_base), highs, bounded, dense,
+                    sought, starts, count, out_r, out_s, found, pairs,
+                )  # fmt: skip
             for i in range(count):
                 box = sought[i] if searched else ahead - group + i
                 number = box_base + box_ids[box]
@@ -640,11 +670,6 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
                         if pairs and found + SHORT > len(out_r):
                             out_r, out_s = grown(out_r, found, SHORT), grown(out_s, found, SHORT)
                         near = min(first + SHORT, last)
-                        # Equal keys are few: lines of keys and numbers behind them would be read for nothing.
-                        if not len(checks) and not len(noted[0]):
-                            first, found = _take(
-                                keys, high, ids, base, number, out_r, out_s, first, near, found, pairs
-                            )  # fmt: skip
                         while first < near and keys[first] <= high:
                             fits = (ones[first] >= one_low) & (ones[first] <= one_high)
                             fits &= (twos[first] >= two_low) & (twos[first] <= two_high)
@@ -701,6 +726,7 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     reached = at[0] // PART
     searched, group = stripes == 1 and key >= 0, NOTED_GROUP if len(noted[0]) else GROUP
     parts, sought, starts = np.empty(group, np.int64), np.empty(group, np.int64), np.empty(group, np.int64)
+    dense = not len(noted[0])  # as above
     # Where all boxes are equally wide, two searches decide; else only that a box may reach the point.
     reach = widest[max(key, 0)]
     decided = narrowest[max(key, 0)] == reach
@@ -713,6 +739,13 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     two_width, two_even = widest[two], narrowest[two] == widest[two]
     count = 0
     for ahead in range(begin, end + 2 * group, group):
+        if searched and not len(checks):
+            if pairs:
+                out_r, out_s = grown(out_r, found, count * SHORT), grown(out_s, found, count * SHORT)
+            count, found = _list_each(
+                keys, ids, base, offsets[1], origin, (point_ids, point_base), codes, True, dense, sought,
+                starts, count, out_s, out_r, found, pairs,
+            )  # fmt: skip
         for i in range(count):
             point = sought[i] if searched else ahead - group + i
             number = point_base + point_ids[point]
@@ -736,10 +769,6 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
                     if pairs and found + SHORT > len(out_r):
                         out_r, out_s = grown(out_r, found, SHORT), grown(out_s, found, SHORT)
                     near = min(first + SHORT, last)
-                    if not len(checks) and not len(noted[0]):  # as above
-                        first, found = _take(
-                            keys, above_lows, ids, base, number, out_s, out_r, first, near, found, pairs
-                        )  # fmt: skip
                     while first < near and keys[first] <= above_lows:
                         fits = one_lows[first] <= one_code
                         if one_even:
