@@ -53,8 +53,10 @@ LOOKS = 16
 SHORT = 32
 #: Tuples that a subwindow keeps unsorted.
 BUFFER = 256
-#: Searches that take a step together. While a group is looked up in the index, what the group before it has
-#: found comes into the cache; while that is listed, the keys among which this one is sought.
+#: Tuples that are listed together: so few that they mostly lie in one line.
+TAKEN = 4
+#: Searches that take a step together: while a group is looked up in the index, the one before it is sought in
+#: the keys, which have come into the cache; then what that has found is listed.
 GROUP = 48
 #: Searches in what is noted, which take all steps at once: so many that the few that find something wait for
 #: memory together.
@@ -172,59 +174,55 @@ def _rebound(keys, heads, first, last, at, value):
 
 
 @compiled
-def _look_up(keys, heads, origin, first, last, part, codes, reach, begin, end, parts):
-    """The parts in which the searches for `codes[begin:end]`, less `reach`, end; most come in rising order.
-
-    Keys are distances from `origin`. `parts` gets where they begin. From one search to the next only the
-    index is walked through, from `part` on: so those in the keys do not wait for each other. Returns the part
-    that was reached.
-    """
-    final = (last - 1) // PART
-    for i in range(begin, end):
-        value = above(codes[i] - min(reach, codes[i]), origin)
-        # On to the last part whose head is below the value: the first key that is not is in it, or next.
-        if part * PART > first and heads[part] >= value:
-            part = _leap(heads, first // PART, part - 1, value)
-        skipped, looks = PARTS, LOOKS
-        while skipped == PARTS and looks and part + PARTS < final:
-            skipped = _below(heads, part + 1, PARTS, value)
-            part += skipped
-            looks -= 1
-        if skipped == PARTS:
-            part = _leap(heads, part, final, value)
-        parts[i - begin] = part * PART
-        prefetch(keys, part * PART)
-    return part
-
-
-@compiled
 def _seek_each(
-    keys, ids, origin, first, last, codes, reach, highs, bounded, begin, end, parts, sought, found
-):
-    """Searches for each of `codes[begin:end]`, less `reach`, in the part of which `parts` has the beginning.
+    keys, ids, heads, origin, first, last, part, codes, reach, highs, bounded, begin, ahead, end, parts,
+    sought, found,
+):  # fmt: skip
+    """Searches for `codes[begin:end]`, less `reach`, a group at a time; most come in rising order.
 
-    `sought` gets the numbers of those codes for which there are keys up to their high bound, and `found` the
-    position of the first key; returns how many.
+    Keys are distances from `origin`. The codes from `ahead` on are looked up in the index: `parts` gets where
+    the parts begin in which they are to be sought, and the last of these is returned. From one search to the
+    next only the index is walked through, from `part` on: so those in the keys do not wait for each other.
+    The codes of the group before are sought in their parts, by turns with these, so that lines are asked for
+    at an even rate. `sought` gets the numbers of those for which there are keys up to their high bound, and
+    `found` the position of the first key; how many is returned too.
     """
-    count = 0
-    for i in range(begin, end):
-        value = above(codes[i] - min(reach, codes[i]), origin)
-        at = parts[i - begin]
-        if at >= first and at + PART <= last:
-            at += _below(keys, at, PART, value)
-        else:
-            at, until = max(at, first), min(at + PART, last)
-            while at < until and keys[at] < value:
-                at += 1
-        sought[count], found[count] = i, at
-        hit = at < last and (not bounded or keys[at] <= above(highs[i], origin))
-        count += hit
-        # What is listed soon comes into the cache now; no branch, because none could be foretold.
-        place = first + (at - first) * hit
-        prefetch(ids, place)
-        prefetch(ids, min(place + PART, last) - 1)
-        prefetch(keys, min(place + PART, last) - 1)
-    return count
+    final, count = (last - 1) // PART, 0
+    for i in range(GROUP):
+        behind = ahead - GROUP + i
+        if begin <= behind < end:
+            value = above(codes[behind] - min(reach, codes[behind]), origin)
+            at = parts[i]
+            if at >= first and at + PART <= last:
+                at += _below(keys, at, PART, value)
+            else:
+                at, until = max(at, first), min(at + PART, last)
+                while at < until and keys[at] < value:
+                    at += 1
+            sought[count], found[count] = behind, at
+            hit = at < last and (not bounded or keys[at] <= above(highs[behind], origin))
+            count += hit
+            # What is listed soon comes into the cache now; no branch, because none could be foretold.
+            place = first + (at - first) * hit
+            prefetch(ids, place)
+            prefetch(ids, min(place + TAKEN, last) - 1)
+            prefetch(keys, min(place + TAKEN, last) - 1)
+        if ahead + i < end:
+            code = codes[ahead + i]
+            value = above(code - min(reach, code), origin)
+            # On to the last part whose head is below the value: the first key that is not is in it, or next.
+            if part * PART > first and heads[part] >= value:
+                part = _leap(heads, first // PART, part - 1, value)
+            skipped, looks = PARTS, LOOKS
+            while skipped == PARTS and looks and part + PARTS < final:
+                skipped = _below(heads, part + 1, PARTS, value)
+                part += skipped
+                looks -= 1
+            if skipped == PARTS:
+                part = _leap(heads, part, final, value)
+            parts[i] = part * PART
+            prefetch(keys, part * PART)
+    return count, part
 
 
 @compiled
@@ -290,14 +288,14 @@ def _list_each(
         number = probe_base + probe_ids[probe]
         high = above(highs[probe], origin) if bounded else HIGHEST
         near = min(first + SHORT, last)
-        # All PART are written, and those count that are to.
-        taken = np.uint64(PART)
-        while dense and taken == PART and first + PART <= near:
+        # All TAKEN are written, and those count that are to.
+        taken = np.uint64(TAKEN)
+        while dense and taken == TAKEN and first + TAKEN <= near:
             taken = np.uint64(0)
-            for k in range(PART):
+            for k in range(TAKEN):
                 taken += np.uint64(keys[np.uint64(first + k)] <= high)
             if pairs:
-                for k in range(PART):
+                for k in range(TAKEN):
                     numbers[np.uint64(found + k)] = base + ids[np.uint64(first + k)]
                     others[np.uint64(found + k)] = number
             first += np.int64(taken)
@@ -699,14 +697,10 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
             if len(noted[0]):
                 count = _find_each(keys, ids, noted, origin, lows, ahead, until, sought, starts)
             elif searched:
-                first, last = offsets[block, 0], offsets[block, 1]
-                count = _seek_each(
-                    keys, ids, origin, first, last, lows, LOWEST, highs, bounded, max(ahead - group, begin),
-                    min(ahead, end), parts, sought, starts,
+                count, reached = _seek_each(
+                    keys, ids, heads, origin, offsets[block, 0], offsets[block, 1], reached, lows, LOWEST,
+                    highs, bounded, begin, ahead, end, parts, sought, starts,
                 )  # fmt: skip
-                reached = _look_up(
-                    keys, heads, origin, first, last, reached, lows, LOWEST, ahead, until, parts
-                )
     return out_r[: found * pairs], out_s[: found * pairs], found
 
 
@@ -820,12 +814,10 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
         if len(noted[0]):
             count = _find_each(keys, ids, noted, origin, codes, ahead, until, sought, starts)
         elif searched:
-            first, last = offsets[0], offsets[1]
-            count = _seek_each(
-                keys, ids, origin, first, last, codes, reach, codes, True, max(ahead - group, begin),
-                min(ahead, end), parts, sought, starts,
+            count, reached = _seek_each(
+                keys, ids, heads, origin, offsets[0], offsets[1], reached, codes, reach, codes, True, begin,
+                ahead, end, parts, sought, starts,
             )  # fmt: skip
-            reached = _look_up(keys, heads, origin, first, last, reached, codes, reach, ahead, until, parts)
     return out_r[: found * pairs], out_s[: found * pairs], found
 
 
