@@ -53,9 +53,11 @@ LOOKS = 16
 SHORT = 32
 #: Tuples that a subwindow keeps unsorted.
 BUFFER = 256
-#: Searches that take a step together. While a group is looked up in the index, what the group before it has
-#: found comes into the cache; while that is listed, the keys among which this one is sought.
-GROUP = 16
+#: Tuples that are listed together: so few that they mostly lie in one line.
+TAKEN = 4
+#: Searches that take a step together: while a group is looked up in the index, the one before it is sought in
+#: the keys, which have come into the cache; then what that has found is listed.
+GROUP = 48
 #: Searches in what is noted, which take all steps at once: so many that the few that find something wait for
 #: memory together.
 NOTED_GROUP = 256
@@ -172,59 +174,55 @@ def _rebound(keys, heads, first, last, at, value):
 
 
 @compiled
-def _look_up(keys, heads, origin, first, last, part, codes, reach, begin, end, parts):
-    """The parts in which the searches for `codes[begin:end]`, less `reach`, end; most come in rising order.
-
-    Keys are distances from `origin`. `parts` gets where they begin. From one search to the next only the
-    index is walked through, from `part` on: so those in the keys do not wait for each other. Returns the part
-    that was reached.
-    """
-    final = (last - 1) // PART
-    for i in range(begin, end):
-        value = above(codes[i] - min(reach, codes[i]), origin)
-        # On to the last part whose head is below the value: the first key that is not is in it, or next.
-        if part * PART > first and heads[part] >= value:
-            part = _leap(heads, first // PART, part - 1, value)
-        skipped, looks = PARTS, LOOKS
-        while skipped == PARTS and looks and part + PARTS < final:
-            skipped = _below(heads, part + 1, PARTS, value)
-            part += skipped
-            looks -= 1
-        if skipped == PARTS:
-            part = _leap(heads, part, final, value)
-        parts[i - begin] = part * PART
-        prefetch(keys, part * PART)
-    return part
-
-
-@compiled
 def _seek_each(
-    keys, ids, origin, first, last, codes, reach, highs, bounded, begin, end, parts, sought, found
-):
-    """Searches for each of `codes[begin:end]`, less `reach`, in the part of which `parts` has the beginning.
+    keys, ids, heads, origin, first, last, part, codes, reach, highs, bounded, begin, ahead, end, parts,
+    sought, found,
+):  # fmt: skip
+    """Searches for `codes[begin:end]`, less `reach`, a group at a time; most come in rising order.
 
-    `sought` gets the numbers of those codes for which there are keys up to their high bound, and `found` the
-    position of the first key; returns how many.
+    Keys are distances from `origin`. The codes from `ahead` on are looked up in the index: `parts` gets where
+    the parts begin in which they are to be sought, and the last of these is returned. From one search to the
+    next only the index is walked through, from `part` on: so those in the keys do not wait for each other.
+    The codes of the group before are sought in their parts, by turns with these, so that lines are asked for
+    at an even rate. `sought` gets the numbers of those for which there are keys up to their high bound, and
+    `found` the position of the first key; how many is returned too.
     """
-    count = 0
-    for i in range(begin, end):
-        value = above(codes[i] - min(reach, codes[i]), origin)
-        at = parts[i - begin]
-        if at >= first and at + PART <= last:
-            at += _below(keys, at, PART, value)
-        else:
-            at, until = max(at, first), min(at + PART, last)
-            while at < until and keys[at] < value:
-                at += 1
-        sought[count], found[count] = i, at
-        hit = at < last and (not bounded or keys[at] <= above(highs[i], origin))
-        count += hit
-        # What is listed soon comes into the cache now; no branch, because none could be foretold.
-        place = first + (at - first) * hit
-        prefetch(ids, place)
-        prefetch(ids, min(place + PART, last) - 1)
-        prefetch(keys, min(place + PART, last) - 1)
-    return count
+    final, count = (last - 1) // PART, 0
+    for i in range(GROUP):
+        behind = ahead - GROUP + i
+        if begin <= behind < end:
+            value = above(codes[behind] - min(reach, codes[behind]), origin)
+            at = parts[i]
+            if at >= first and at + PART <= last:
+                at += _below(keys, at, PART, value)
+            else:
+                at, until = max(at, first), min(at + PART, last)
+                while at < until and keys[at] < value:
+                    at += 1
+            sought[count], found[count] = behind, at
+            hit = at < last and (not bounded or keys[at] <= above(highs[behind], origin))
+            count += hit
+            # What is listed soon comes into the cache now; no branch, because none could be foretold.
+            place = first + (at - first) * hit
+            prefetch(ids, place)
+            prefetch(ids, min(place + TAKEN, last) - 1)
+            prefetch(keys, min(place + TAKEN, last) - 1)
+        if ahead + i < end:
+            code = codes[ahead + i]
+            value = above(code - min(reach, code), origin)
+            # On to the last part whose head is below the value: the first key that is not is in it, or next.
+            if part * PART > first and heads[part] >= value:
+                part = _leap(heads, first // PART, part - 1, value)
+            skipped, looks = PARTS, LOOKS
+            while skipped == PARTS and looks and part + PARTS < final:
+                skipped = _below(heads, part + 1, PARTS, value)
+                part += skipped
+                looks -= 1
+            if skipped == PARTS:
+                part = _leap(heads, part, final, value)
+            parts[i] = part * PART
+            prefetch(keys, part * PART)
+    return count, part
 
 
 @compiled
@@ -272,24 +270,45 @@ def _find_each(keys, ids, noted, origin, codes, begin, end, sought, found):
     return count
 
 
-@inlined
-def _take(keys, high, ids, base, number, numbers, others, first, near, found, pairs):
-    """Lists the tuples from `first` on whose keys are up to `high`, as long as there are PART before `near`.
+@compiled
+def _list_each(
+    keys, ids, base, last, origin, probes, highs, bounded, dense, sought, starts, count, numbers, others,
+    found, pairs,
+):  # fmt: skip
+    """Lists the tuples from `starts` on whose keys are up to the high bound of the probe in `sought`.
 
-    Returns where that ends, and how many have been found. All PART are written, and those count that are to.
+    SHORT of them at most for each of `count` probes; where there may be more, it is left in `sought`, with
+    the place to go on at. Returns how many are left, and how many tuples have been found. There must be room:
+    where arrays are replaced in a loop, each round counts references to them, and all reads wait for that.
     """
-    count = np.uint64(PART)
-    while count == PART and first + PART <= near:
-        count = np.uint64(0)
-        for i in range(PART):
-            count += np.uint64(keys[np.uint64(first + i)] <= high)
-        if pairs:
-            for i in range(PART):
-                numbers[np.uint64(found + i)] = base + ids[np.uint64(first + i)]
-                others[np.uint64(found + i)] = number
-        first += np.int64(count)
-        found += np.int64(count)
-    return first, found
+    probe_ids, probe_base = probes
+    left = 0
+    for i in range(count):
+        probe, first = sought[i], starts[i]
+        number = probe_base + probe_ids[probe]
+        high = above(highs[probe], origin) if bounded else HIGHEST
+        near = min(first + SHORT, last)
+        # All TAKEN are written, and those count that are to.
+        taken = np.uint64(TAKEN)
+        while dense and taken == TAKEN and first + TAKEN <= near:
+            taken = np.uint64(0)
+            for k in range(TAKEN):
+                taken += np.uint64(keys[np.uint64(first + k)] <= high)
+            if pairs:
+                for k in range(TAKEN):
+                    numbers[np.uint64(found + k)] = base + ids[np.uint64(first + k)]
+                    others[np.uint64(found + k)] = number
+            first += np.int64(taken)
+            found += np.int64(taken)
+        while first < near and keys[first] <= high:
+            if pairs:
+                numbers[found] = base + ids[first]
+                others[found] = number
+            found += 1
+            first += 1
+        sought[left], starts[left] = probe, first
+        left += first == near and first < last
+    return left, found
 
 
 @inlined
@@ -604,6 +623,8 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
     at = np.empty(stripes, np.int64)
     searched, group = stripes == 1 and key >= 0, NOTED_GROUP if len(noted[0]) else GROUP
     parts, sought, starts = np.empty(group, np.int64), np.empty(group, np.int64), np.empty(group, np.int64)
+    # Equal keys are few: lines of keys and numbers behind them would be read for nothing.
+    dense = not len(noted[0])
     lowest_stripe, highest_stripe = 0, 0
     for task in range(len(tasks)):
         block, begin, end = tasks[task, 0], tasks[task, 1], tasks[task, 2]
@@ -618,6 +639,13 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
         count = 0
         # Behind the end the last groups are sought and listed.
         for ahead in range(begin, end + 2 * group, group):
+            if searched and not len(checks):
+                if pairs:
+                    out_r, out_s = grown(out_r, found, count * SHORT), grown(out_s, found, count * SHORT)
+                count, found = _list_each(
+                    keys, ids, base, offsets[block, 1], origin, (box_ids, box_base), highs, bounded, dense,
+                    sought, starts, count, out_r, out_s, found, pairs,
+                )  # fmt: skip
             for i in range(count):
                 box = sought[i] if searched else ahead - group + i
                 number = box_base + box_ids[box]
@@ -640,11 +668,6 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
                         if pairs and found + SHORT > len(out_r):
                             out_r, out_s = grown(out_r, found, SHORT), grown(out_s, found, SHORT)
                         near = min(first + SHORT, last)
-                        # Equal keys are few: lines of keys and numbers behind them would be read for nothing.
-                        if not len(checks) and not len(noted[0]):
-                            first, found = _take(
-                                keys, high, ids, base, number, out_r, out_s, first, near, found, pairs
-                            )  # fmt: skip
                         while first < near and keys[first] <= high:
                             fits = (ones[first] >= one_low) & (ones[first] <= one_high)
                             fits &= (twos[first] >= two_low) & (twos[first] <= two_high)
@@ -674,14 +697,10 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
             if len(noted[0]):
                 count = _find_each(keys, ids, noted, origin, lows, ahead, until, sought, starts)
             elif searched:
-                first, last = offsets[block, 0], offsets[block, 1]
-                count = _seek_each(
-                    keys, ids, origin, first, last, lows, LOWEST, highs, bounded, max(ahead - group, begin),
-                    min(ahead, end), parts, sought, starts,
+                count, reached = _seek_each(
+                    keys, ids, heads, origin, offsets[block, 0], offsets[block, 1], reached, lows, LOWEST,
+                    highs, bounded, begin, ahead, end, parts, sought, starts,
                 )  # fmt: skip
-                reached = _look_up(
-                    keys, heads, origin, first, last, reached, lows, LOWEST, ahead, until, parts
-                )
     return out_r[: found * pairs], out_s[: found * pairs], found
 
 
@@ -701,6 +720,7 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     reached = at[0] // PART
     searched, group = stripes == 1 and key >= 0, NOTED_GROUP if len(noted[0]) else GROUP
     parts, sought, starts = np.empty(group, np.int64), np.empty(group, np.int64), np.empty(group, np.int64)
+    dense = not len(noted[0])  # as above
     # Where all boxes are equally wide, two searches decide; else only that a box may reach the point.
     reach = widest[max(key, 0)]
     decided = narrowest[max(key, 0)] == reach
@@ -713,6 +733,13 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     two_width, two_even = widest[two], narrowest[two] == widest[two]
     count = 0
     for ahead in range(begin, end + 2 * group, group):
+        if searched and not len(checks):
+            if pairs:
+                out_r, out_s = grown(out_r, found, count * SHORT), grown(out_s, found, count * SHORT)
+            count, found = _list_each(
+                keys, ids, base, offsets[1], origin, (point_ids, point_base), codes, True, dense, sought,
+                starts, count, out_s, out_r, found, pairs,
+            )  # fmt: skip
         for i in range(count):
             point = sought[i] if searched else ahead - group + i
             number = point_base + point_ids[point]
@@ -736,10 +763,6 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
                     if pairs and found + SHORT > len(out_r):
                         out_r, out_s = grown(out_r, found, SHORT), grown(out_s, found, SHORT)
                     near = min(first + SHORT, last)
-                    if not len(checks) and not len(noted[0]):  # as above
-                        first, found = _take(
-                            keys, above_lows, ids, base, number, out_s, out_r, first, near, found, pairs
-                        )  # fmt: skip
                     while first < near and keys[first] <= above_lows:
                         fits = one_lows[first] <= one_code
                         if one_even:
@@ -791,12 +814,10 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
         if len(noted[0]):
             count = _find_each(keys, ids, noted, origin, codes, ahead, until, sought, starts)
         elif searched:
-            first, last = offsets[0], offsets[1]
-            count = _seek_each(
-                keys, ids, origin, first, last, codes, reach, codes, True, max(ahead - group, begin),
-                min(ahead, end), parts, sought, starts,
+            count, reached = _seek_each(
+                keys, ids, heads, origin, offsets[0], offsets[1], reached, codes, reach, codes, True, begin,
+                ahead, end, parts, sought, starts,
             )  # fmt: skip
-            reached = _look_up(keys, heads, origin, first, last, reached, codes, reach, ahead, until, parts)
     return out_r[: found * pairs], out_s[: found * pairs], found
 
 

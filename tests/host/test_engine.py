@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from host.bisort import BUFFER, PART, BiSort, Order, Sorted, _look_up, _seek_each, after, seek
+from host.bisort import BUFFER, GROUP, PART, BiSort, Order, Sorted, _seek_each, after, seek
 from host.choice import STRUCTURES, Shares, Statistics, choose_order, choose_structure
 from host.columns import Layout
 from host.compiled import compiled
@@ -322,21 +322,24 @@ def test_searches_that_go_ahead_find_what_single_ones_do(lowest, highest, kind, 
         highs = codes + np.minimum(rng.integers(0, 50, len(codes), np.uint64), np.uint64(2**64 - 1) - codes)
         reach, bounded = np.uint64(rng.choice([0, 1, 40])), bool(rng.random() < 0.8)
         begin = int(rng.integers(0, len(codes)))
-        places, sought, found = np.empty((3, len(codes)), np.int64)
-        where = origin, first, last
-        these = begin, len(codes), places
+        places, sought, found = np.empty((3, GROUP), np.int64)
+        told = []
         parts = first // PART, max(first, last - 1) // PART
         part = int(rng.integers(*parts, endpoint=True))  # where other searches have ended
-        part = _look_up(kept, heads, *where, part, codes, reach, *these)
-        count = _seek_each(kept, ids, *where, codes, reach, highs, bounded, *these, sought, found)
-        assert parts[0] <= part <= parts[1]
+        for ahead in range(begin, len(codes) + GROUP, GROUP):
+            count, part = _seek_each(
+                kept, ids, heads, origin, first, last, part, codes, reach, highs, bounded, begin, ahead,
+                len(codes), places, sought, found,
+            )  # fmt: skip
+            assert parts[0] <= part <= parts[1]
+            told += zip(sought[:count], found[:count])
         lows = codes - np.minimum(reach, codes)
         wanted = [
             (code, at)
             for code, at in enumerate(first + np.searchsorted(keys[first:last], lows, "left"))
             if code >= begin and at < last and (not bounded or keys[at] <= highs[code])
         ]
-        assert list(zip(sought[:count], found[:count])) == wanted
+        assert told == wanted
 
 
 @pytest.mark.parametrize("boxes", [False, True])
