@@ -13,7 +13,7 @@ from ..configurations import parameters
     [
         ("parallel", 51),
         ("serial", 51),
-        ("opblock_serial", 51),
+        ("opblock_serial", 54),
         ("splitjoin_ordered", 53),
         ("lowlatency", 45),
         ("scalejoin", 53),
