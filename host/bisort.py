@@ -173,22 +173,63 @@ def _rebound(keys, heads, first, last, at, value):
     return _halved(keys, low, high, value)[1]
 
 
-@compiled
-def _seek_each(
-    keys, ids, heads, origin, first, last, part, codes, reach, highs, bounded, begin, ahead, end, parts,
-    sought, found,
-):  # fmt: skip
-    """Searches for `codes[begin:end]`, less `reach`, a group at a time; most come in rising order.
+@inlined
+def _list(keys, ids, base, at, near, high, number, dense, numbers, others, found, pairs):
+    """Lists the tuples from `at` on, up to `near`, whose keys are up to `high`; where that ends.
 
-    Keys are distances from `origin`. The codes from `ahead` on are looked up in the index: `parts` gets where
-    the parts begin in which they are to be sought, and the last of these is returned. From one search to the
-    next only the index is walked through, from `part` on: so those in the keys do not wait for each other.
-    The codes of the group before are sought in their parts, by turns with these, so that lines are asked for
-    at an even rate. `sought` gets the numbers of those for which there are keys up to their high bound, and
-    `found` the position of the first key; how many is returned too.
+    There must be room: where arrays are replaced in a loop, each round counts references to them, and all
+    reads wait for that.
     """
-    final, count = (last - 1) // PART, 0
+    # All TAKEN are written, and those count that are to.
+    taken = np.uint64(TAKEN)
+    while dense and taken == TAKEN and at + TAKEN <= near:
+        taken = np.uint64(0)
+        for k in range(TAKEN):
+            taken += np.uint64(keys[np.uint64(at + k)] <= high)
+        if pairs:
+            for k in range(TAKEN):
+                numbers[np.uint64(found + k)] = base + ids[np.uint64(at + k)]
+                others[np.uint64(found + k)] = number
+        at += np.int64(taken)
+        found += np.int64(taken)
+    while at < near and keys[at] <= high:
+        if pairs:
+            numbers[found] = base + ids[at]
+            others[found] = number
+        found += 1
+        at += 1
+    return at, found
+
+
+@compiled
+def _walk_each(
+    keys, ids, base, heads, origin, first, last, part, codes, reach, highs, bounded, probes, begin, ahead,
+    end, parts, sought, starts, hits, left, left_at, numbers, others, found, pairs,
+):  # fmt: skip
+    """Three steps of searches for `codes[begin:end]`, less `reach`, by turns; most come in rising order.
+
+    A group of them takes each step. The codes from `ahead` on are looked up in the index: `parts` gets where
+    the parts begin in which they are to be sought. From one to the next only the index is walked through,
+    from `part` on: so searches in the keys, which are distances from `origin`, do not wait for each other.
+    The codes of the group before are sought in their parts: `sought` gets the numbers of those for which
+    there are keys up to their high bound, and `starts` the position of the first. Of the group before that,
+    which made `hits` of these, SHORT tuples at most are listed for each; where there may be more, it is noted
+    in `left` and `left_at`. So lines of the index, of keys and of numbers are asked for at an even rate, and
+    are there when the next step needs them.
+
+    Returns the hits, the part reached, how many searches are left, and how many tuples have been found.
+    """
+    probe_ids, probe_base = probes
+    final, kept, lefts = (last - 1) // PART, 0, 0
     for i in range(GROUP):
+        if i < hits:
+            probe, at = sought[i], starts[i]
+            high = above(highs[probe], origin) if bounded else HIGHEST
+            near = min(at + SHORT, last)
+            number = probe_base + probe_ids[probe]
+            at, found = _list(keys, ids, base, at, near, high, number, True, numbers, others, found, pairs)
+            left[lefts], left_at[lefts] = probe, at
+            lefts += at == near and at < last
         behind = ahead - GROUP + i
         if begin <= behind < end:
             value = above(codes[behind] - min(reach, codes[behind]), origin)
@@ -199,9 +240,10 @@ def _seek_each(
                 at, until = max(at, first), min(at + PART, last)
                 while at < until and keys[at] < value:
                     at += 1
-            sought[count], found[count] = behind, at
+            # Behind what has been listed.
+            sought[kept], starts[kept] = behind, at
             hit = at < last and (not bounded or keys[at] <= above(highs[behind], origin))
-            count += hit
+            kept += hit
             # What is listed soon comes into the cache now; no branch, because none could be foretold.
             place = first + (at - first) * hit
             prefetch(ids, place)
@@ -222,7 +264,7 @@ def _seek_each(
                 part = _leap(heads, part, final, value)
             parts[i] = part * PART
             prefetch(keys, part * PART)
-    return count, part
+    return kept, part, lefts, found
 
 
 @compiled
@@ -240,7 +282,7 @@ def _note(keys, shift, bits, starts):
 
 @compiled
 def _find_each(keys, ids, noted, origin, codes, begin, end, sought, found):
-    """`_seek_each` where only equal keys count, by what `_note` has noted of them: nothing is looked up."""
+    """Seeks as `_walk_each` does where only equal keys count, by what `_note` has noted of them."""
     bits, starts, shift = noted
     words, wanted, count = np.uint64(len(bits)), 0, 0
     for i in range(begin, end):
@@ -272,43 +314,21 @@ def _find_each(keys, ids, noted, origin, codes, begin, end, sought, found):
 
 @compiled
 def _list_each(
-    keys, ids, base, last, origin, probes, highs, bounded, dense, sought, starts, count, numbers, others,
+    keys, ids, base, last, origin, codes, probes, sought, starts, count, left, left_at, numbers, others,
     found, pairs,
 ):  # fmt: skip
-    """Lists the tuples from `starts` on whose keys are up to the high bound of the probe in `sought`.
-
-    SHORT of them at most for each of `count` probes; where there may be more, it is left in `sought`, with
-    the place to go on at. Returns how many are left, and how many tuples have been found. There must be room:
-    where arrays are replaced in a loop, each round counts references to them, and all reads wait for that.
-    """
+    """Lists as `_walk_each` does where only equal keys count: how many are left, and how many were found."""
     probe_ids, probe_base = probes
-    left = 0
+    lefts = 0
     for i in range(count):
-        probe, first = sought[i], starts[i]
+        probe, at = sought[i], starts[i]
+        near, value = min(at + SHORT, last), above(codes[probe], origin)
         number = probe_base + probe_ids[probe]
-        high = above(highs[probe], origin) if bounded else HIGHEST
-        near = min(first + SHORT, last)
-        # All TAKEN are written, and those count that are to.
-        taken = np.uint64(TAKEN)
-        while dense and taken == TAKEN and first + TAKEN <= near:
-            taken = np.uint64(0)
-            for k in range(TAKEN):
-                taken += np.uint64(keys[np.uint64(first + k)] <= high)
-            if pairs:
-                for k in range(TAKEN):
-                    numbers[np.uint64(found + k)] = base + ids[np.uint64(first + k)]
-                    others[np.uint64(found + k)] = number
-            first += np.int64(taken)
-            found += np.int64(taken)
-        while first < near and keys[first] <= high:
-            if pairs:
-                numbers[found] = base + ids[first]
-                others[found] = number
-            found += 1
-            first += 1
-        sought[left], starts[left] = probe, first
-        left += first == near and first < last
-    return left, found
+        # Equal keys are few: lines of keys and numbers behind them would be read for nothing.
+        at, found = _list(keys, ids, base, at, near, value, number, False, numbers, others, found, pairs)
+        left[lefts], left_at[lefts] = probe, at
+        lefts += at == near and at < last
+    return lefts, found
 
 
 @inlined
@@ -622,9 +642,8 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
     stripes = offsets.shape[1] - 1
     at = np.empty(stripes, np.int64)
     searched, group = stripes == 1 and key >= 0, NOTED_GROUP if len(noted[0]) else GROUP
-    parts, sought, starts = np.empty(group, np.int64), np.empty(group, np.int64), np.empty(group, np.int64)
-    # Equal keys are few: lines of keys and numbers behind them would be read for nothing.
-    dense = not len(noted[0])
+    room = np.empty((5, group), np.int64)
+    parts, sought, starts, left, left_at = room[0], room[1], room[2], room[3], room[4]
     lowest_stripe, highest_stripe = 0, 0
     for task in range(len(tasks)):
         block, begin, end = tasks[task, 0], tasks[task, 1], tasks[task, 2]
@@ -636,18 +655,34 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
         for q in range(stripes):
             at[q] = offsets[block, q]
         reached = at[0] // PART
-        count = 0
+        listing = searched and not len(checks)
+        waiting, places = (left, left_at) if listing else (sought, starts)
+        hits = 0
         # Behind the end the last groups are sought and listed.
         for ahead in range(begin, end + 2 * group, group):
-            if searched and not len(checks):
+            until = min(ahead + group, end)
+            count = until - ahead  # of those that are listed one by one
+            if len(noted[0]):
+                count = _find_each(keys, ids, noted, origin, lows, ahead, until, sought, starts)
+                if listing:
+                    if pairs:
+                        out_r, out_s = grown(out_r, found, count * SHORT), grown(out_s, found, count * SHORT)
+                    count, found = _list_each(
+                        keys, ids, base, offsets[block, 1], origin, lows, (box_ids, box_base), sought, starts,
+                        count, left, left_at, out_r, out_s, found, pairs,
+                    )  # fmt: skip
+            elif searched:
                 if pairs:
-                    out_r, out_s = grown(out_r, found, count * SHORT), grown(out_s, found, count * SHORT)
-                count, found = _list_each(
-                    keys, ids, base, offsets[block, 1], origin, (box_ids, box_base), highs, bounded, dense,
-                    sought, starts, count, out_r, out_s, found, pairs,
+                    out_r, out_s = grown(out_r, found, hits * SHORT), grown(out_s, found, hits * SHORT)
+                hits, reached, count, found = _walk_each(
+                    keys, ids, base, heads, origin, offsets[block, 0], offsets[block, 1], reached, lows,
+                    LOWEST, highs, bounded, (box_ids, box_base), begin, ahead, end, parts, sought, starts,
+                    hits, left, left_at, out_r, out_s, found, pairs,
                 )  # fmt: skip
+                if not listing:
+                    count, hits = hits, 0
             for i in range(count):
-                box = sought[i] if searched else ahead - group + i
+                box = waiting[i] if searched else ahead + i
                 number = box_base + box_ids[box]
                 one_low, two_low = above(one_lows[box], origins[one]), above(two_lows[box], origins[two])
                 one_high = above(one_highs[box], origins[one]) if one_bounded else HIGHEST
@@ -662,7 +697,7 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
                     first, last = offsets[block, q], offsets[block, q + 1]
                     if key >= 0 and first < last:
                         if searched:
-                            first = starts[i]
+                            first = places[i]
                         else:
                             at[q] = first = seek(keys, heads, first, last, at[q], low)
                         if pairs and found + SHORT > len(out_r):
@@ -692,15 +727,6 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
                             data, ids, base, origins, first, last, box_data, box, hi, negated, checks, number,
                             (out_r, out_s), found, pairs,
                         )  # fmt: skip
-            until = min(ahead + group, end)
-            count = until - ahead
-            if len(noted[0]):
-                count = _find_each(keys, ids, noted, origin, lows, ahead, until, sought, starts)
-            elif searched:
-                count, reached = _seek_each(
-                    keys, ids, heads, origin, offsets[block, 0], offsets[block, 1], reached, lows, LOWEST,
-                    highs, bounded, begin, ahead, end, parts, sought, starts,
-                )  # fmt: skip
     return out_r[: found * pairs], out_s[: found * pairs], found
 
 
@@ -719,8 +745,8 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     at = offsets[:stripes].copy()
     reached = at[0] // PART
     searched, group = stripes == 1 and key >= 0, NOTED_GROUP if len(noted[0]) else GROUP
-    parts, sought, starts = np.empty(group, np.int64), np.empty(group, np.int64), np.empty(group, np.int64)
-    dense = not len(noted[0])  # as above
+    room = np.empty((5, group), np.int64)
+    parts, sought, starts, left, left_at = room[0], room[1], room[2], room[3], room[4]
     # Where all boxes are equally wide, two searches decide; else only that a box may reach the point.
     reach = widest[max(key, 0)]
     decided = narrowest[max(key, 0)] == reach
@@ -731,17 +757,33 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     one_origin, one_top, two_origin, two_top = origins[one], origins[hi[one]], origins[two], origins[hi[two]]
     one_width, one_even = widest[one], narrowest[one] == widest[one]
     two_width, two_even = widest[two], narrowest[two] == widest[two]
-    count = 0
+    listing = searched and not len(checks)
+    waiting, places = (left, left_at) if listing else (sought, starts)
+    hits = 0
     for ahead in range(begin, end + 2 * group, group):
-        if searched and not len(checks):
+        until = min(ahead + group, end)
+        count = until - ahead
+        if len(noted[0]):
+            count = _find_each(keys, ids, noted, origin, codes, ahead, until, sought, starts)
+            if listing:
+                if pairs:
+                    out_r, out_s = grown(out_r, found, count * SHORT), grown(out_s, found, count * SHORT)
+                count, found = _list_each(
+                    keys, ids, base, offsets[1], origin, codes, (point_ids, point_base), sought, starts,
+                    count, left, left_at, out_s, out_r, found, pairs,
+                )  # fmt: skip
+        elif searched:
             if pairs:
-                out_r, out_s = grown(out_r, found, count * SHORT), grown(out_s, found, count * SHORT)
-            count, found = _list_each(
-                keys, ids, base, offsets[1], origin, (point_ids, point_base), codes, True, dense, sought,
-                starts, count, out_s, out_r, found, pairs,
+                out_r, out_s = grown(out_r, found, hits * SHORT), grown(out_s, found, hits * SHORT)
+            hits, reached, count, found = _walk_each(
+                keys, ids, base, heads, origin, offsets[0], offsets[1], reached, codes, reach, codes, True,
+                (point_ids, point_base), begin, ahead, end, parts, sought, starts, hits, left, left_at,
+                out_s, out_r, found, pairs,
             )  # fmt: skip
+            if not listing:
+                count, hits = hits, 0
         for i in range(count):
-            point = sought[i] if searched else ahead - group + i
+            point = waiting[i] if searched else ahead + i
             number = point_base + point_ids[point]
             code, above_lows = codes[point], above(codes[point], origin)
             one_code, one_reached = above(one_codes[point], one_origin), above(one_codes[point], one_top)
@@ -757,7 +799,7 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
                 first, last = offsets[q], offsets[q + 1]
                 if key >= 0 and first < last:
                     if searched:
-                        first = starts[i]
+                        first = places[i]
                     else:
                         at[q] = first = seek(keys, heads, first, last, at[q], low)
                     if pairs and found + SHORT > len(out_r):
@@ -809,15 +851,6 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
                         number, (out_r, out_s), found, pairs,
                     )  # fmt: skip
                     last = begins
-        until = min(ahead + group, end)
-        count = until - ahead
-        if len(noted[0]):
-            count = _find_each(keys, ids, noted, origin, codes, ahead, until, sought, starts)
-        elif searched:
-            count, reached = _seek_each(
-                keys, ids, heads, origin, offsets[0], offsets[1], reached, codes, reach, codes, True, begin,
-                ahead, end, parts, sought, starts,
-            )  # fmt: skip
     return out_r[: found * pairs], out_s[: found * pairs], found
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from host.bisort import BUFFER, GROUP, PART, BiSort, Order, Sorted, _seek_each, after, seek
+from host.bisort import BUFFER, GROUP, PART, SHORT, BiSort, Order, Sorted, _walk_each, after, seek
 from host.choice import STRUCTURES, Shares, Statistics, choose_order, choose_structure
 from host.columns import Layout
 from host.compiled import compiled
@@ -308,11 +308,11 @@ def test_a_search_may_begin_anywhere(highest, rng):
     ],
 )
 def test_searches_that_go_ahead_find_what_single_ones_do(lowest, highest, kind, ordered, rng):
-    """In stretches of any length, for codes in any order: only those that have keys are told."""
+    """In stretches of any length, for codes in any order: only those that have keys are told, or listed."""
     keys = np.sort(rng.integers(lowest, highest, 5000, np.uint64, endpoint=True))
     origin = np.uint64(max(lowest, 1) - 1 if kind is np.uint32 else 0)
     kept = (keys - origin).astype(kind)
-    heads, ids = kept[::PART].copy(), np.arange(len(keys), dtype=np.uint32)
+    heads, ids = kept[::PART].copy(), rng.permutation(len(keys)).astype(np.uint32)
     around = max(lowest - 60, 0), min(highest + 60, 2**64 - 1)
     for _ in range(300):
         first, last = np.sort(rng.integers(0, len(keys) + 1, 2))
@@ -322,17 +322,22 @@ def test_searches_that_go_ahead_find_what_single_ones_do(lowest, highest, kind, 
         highs = codes + np.minimum(rng.integers(0, 50, len(codes), np.uint64), np.uint64(2**64 - 1) - codes)
         reach, bounded = np.uint64(rng.choice([0, 1, 40])), bool(rng.random() < 0.8)
         begin = int(rng.integers(0, len(codes)))
-        places, sought, found = np.empty((3, GROUP), np.int64)
-        told = []
+        lists = bool(rng.random() < 0.5)
+        probe_ids = rng.permutation(len(codes)).astype(np.uint32)
+        places, sought, starts, left, left_at = np.empty((5, GROUP), np.int64)
+        listed = np.empty((2, len(codes) * SHORT), np.int64)
         parts = first // PART, max(first, last - 1) // PART
         part = int(rng.integers(*parts, endpoint=True))  # where other searches have ended
-        for ahead in range(begin, len(codes) + GROUP, GROUP):
-            count, part = _seek_each(
-                kept, ids, heads, origin, first, last, part, codes, reach, highs, bounded, begin, ahead,
-                len(codes), places, sought, found,
+        hits, count, told, left_over = 0, 0, [], []
+        for ahead in range(begin, len(codes) + 2 * GROUP, GROUP):
+            hits, part, lefts, count = _walk_each(
+                kept, ids, 7, heads, origin, first, last, part, codes, reach, highs, bounded, (probe_ids, 9),
+                begin, ahead, len(codes), places, sought, starts, hits * lists, left, left_at, *listed,
+                count, True,
             )  # fmt: skip
             assert parts[0] <= part <= parts[1]
-            told += zip(sought[:count], found[:count])
+            told += zip(sought[:hits], starts[:hits])
+            left_over += zip(left[:lefts], left_at[:lefts])
         lows = codes - np.minimum(reach, codes)
         wanted = [
             (code, at)
@@ -340,6 +345,17 @@ def test_searches_that_go_ahead_find_what_single_ones_do(lowest, highest, kind, 
             if code >= begin and at < last and (not bounded or keys[at] <= highs[code])
         ]
         assert told == wanted
+        ends = last * np.ones(len(codes), np.int64)
+        if bounded:
+            ends = first + np.searchsorted(keys[first:last], highs, "right")
+        assert left_over == [
+            (code, at + SHORT) for code, at in wanted if lists and min(ends[code] + 1, last) > at + SHORT
+        ]
+        assert listed[:, :count].T.tolist() == [
+            [7 + ids[place], 9 + probe_ids[code]]
+            for code, at in wanted
+            for place in range(at, min(ends[code], at + SHORT) if lists else at)
+        ]
 
 
 @pytest.mark.parametrize("boxes", [False, True])
