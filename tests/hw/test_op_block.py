@@ -11,7 +11,7 @@ import random
 import pytest
 
 from hw.dimension import Dimension
-from hw.instruction import Opcode, encode
+from hw.instruction import Opcode, decode, encode
 from hw.op_block import OpBlock, message_layout
 from hw.parameters import Parameters
 from hw.socket import Kind, Tag
@@ -87,10 +87,13 @@ def traffic(chance: random.Random, dims: int, count: int) -> list[Message]:
     return made
 
 
-def told(p: Parameters, message: Message):
-    """A message as a block is given it."""
+def told(p: Parameters, message: Message, address: int):
+    """A message as the block `address` is given it."""
     layout = message_layout(p.dims)
-    rest = layout.const({name: getattr(message, name) for name in layout.members if name != "kind"})
+    fields = {name: getattr(message, name) for name in ("channel", "id", "lo", "hi")}
+    is_instruction = message.kind == Kind.INSTRUCTION.value
+    aimed = is_instruction and decode(message.id)[1] == address
+    rest = layout.const({**fields, "aimed": aimed})
     return layout.from_bits(rest.as_bits() | message.kind)  # which may be none of `Kind`
 
 
@@ -128,13 +131,15 @@ def test_a_block_does_what_its_reference_does(segment, lanes, buffer, stalls, se
         dut,
         [
             set_up,
-            source(dut.upstream, [told(p, message) for message in given], seed=seed, stall=stalls[0]),
+            source(
+                dut.upstream, [told(p, message, ADDRESS) for message in given], seed=seed, stall=stalls[0]
+            ),
             sink(dut.downstream, passed, len(goes_on), seed=seed + 1, stall=stalls[1], limit=limit),
             sink(dut.results, results, len(records), seed=seed + 2, stall=stalls[2], limit=limit),
         ],
         [watch],
     )
-    assert [payload for _, payload in passed] == [told(p, message) for message, _ in goes_on]
+    assert [payload for _, payload in passed] == [told(p, message, ADDRESS + 1) for message, _ in goes_on]
     assert [_record(payload) for _, payload in results] == records
     queued = [0]
     for one in found:
