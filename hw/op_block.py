@@ -36,6 +36,7 @@ from .op_decoder import OpDecoder
 from .parameters import Parameters
 from .queue import ShortQueue
 from .segment import DISTRIBUTED
+from .skid import Skid
 from .socket import COMPOSITE_LAYOUT, ID_WIDTH, QUERY_WIDTH, Kind
 
 #: A pair as blocks put it out. `composite.id` means something if `is_composite`.
@@ -166,25 +167,15 @@ class OpBlock(wiring.Component):
         p = self._p
         lanes, depth, count = p.lanes, p.segment // p.lanes, len(p.dims)
         message = self.upstream.payload.shape()
-        # A skid whose `ready` is a register of its own: `waiting` has many to tell.
-        come = Signal(message, reset_less=True)
-        back = Signal(message, reset_less=True)
-        upper = Signal(message)  # what comes next
-        follows = Signal()  # an instruction, or what nobody knows, has come
-        comes, waiting, ready, step_up = Signal(), Signal(), Signal(init=1), Signal()
-        m.d.comb += [self.upstream.ready.eq(ready), upper.eq(Mux(waiting, back, self.upstream.payload))]
-        m.d.sync += [
-            waiting.eq(~step_up & (waiting | self.upstream.valid)),
-            ready.eq(step_up | (ready & ~self.upstream.valid)),
+        # Whether it may follow an instruction at once is known of a message when it comes.
+        m.submodules.skid = skid = Skid(data.StructLayout({"message": message, "follows": 1}))
+        come, comes, follows = skid.output.payload.message, skid.output.valid, skid.output.payload.follows
+        m.d.comb += [
+            self.upstream.ready.eq(skid.input.ready),
+            skid.input.valid.eq(self.upstream.valid),
+            skid.input.payload.message.eq(self.upstream.payload),
+            skid.input.payload.follows.eq(Cat(self.upstream.payload.kind)[1:].all()),
         ]
-        with m.If(~waiting):
-            m.d.sync += back.eq(self.upstream.payload)
-        with m.If(step_up):
-            m.d.sync += [
-                come.eq(upper),
-                follows.eq(Cat(upper.kind)[1:].all()),
-                comes.eq(waiting | self.upstream.valid),
-            ]
 
         m.submodules.decoder = decoder = OpDecoder(p)
         program = decoder.program
@@ -217,7 +208,7 @@ class OpBlock(wiring.Component):
         here = Signal(2)  # an R tuple, an S tuple, of the join
         walks = Signal()
         waits = Signal()
-        turns = Signal()  # what waits is done: nothing is in the later stages but instructions that go on
+        turns = Signal()  # what waits is done: nothing is in the later stages but one that waited too
         opens = Signal(init=1)  # nothing is at the door, or the last row of what walks
         # Which of the later stages hold something: rows read from RAM, comparisons, decisions, the first of
         # several lanes; and the last.
@@ -228,10 +219,10 @@ class OpBlock(wiring.Component):
         go = ~spared
         enters = flows & (opens | (turns & follows))
         stays = Mux(enters, must_wait, waits & ~turns)
-        settled = ~(stages.any() | putting_out | spared | (flows & walks) | (turns & ~now.aimed))
+        settled = ~(stages.any() | putting_out | spared | (flows & walks))
         coming = data.View(INSTRUCTION_LAYOUT, come.id[: INSTRUCTION_LAYOUT.size])
         m.d.comb += [
-            step_up.eq(~comes | (go & (opens | (turns & follows)))),
+            skid.output.ready.eq(go & (opens | (turns & follows))),  # `enters`, by another register
             decoder.address.eq(self.address),
             decoder.coming.eq(coming),
             decoder.load.eq(enters),
@@ -265,7 +256,9 @@ class OpBlock(wiring.Component):
         ]
         if depth == 1:
             m.d.comb += opens.eq(~waits)
+            last_row = Const(1)
         else:
+            last_row = opens
             with m.If(enters):
                 m.d.sync += opens.eq(~(must_wait | comes_here.any()))
             with m.Elif(turns):
@@ -279,8 +272,8 @@ class OpBlock(wiring.Component):
         # of the other side, at the first place, so that the tuples it is given meet them.
         stores = Signal(2)
         for window, its, store in zip((r, s), here, stores):
-            m.d.comb += store.eq(flows & opens & its & window.turn)
-            with m.If(flows & opens & its):
+            m.d.comb += store.eq(flows & last_row & its & window.turn)
+            with m.If(flows & last_row & its):
                 window.count(program.last)
             with m.If(store):
                 window.advance()
@@ -363,14 +356,14 @@ class OpBlock(wiring.Component):
         m.d.comb += behind.eq((second if depth == 1 else first).message)
         asks = [
             first.message.eq(now),
-            first.last.eq(opens | waits),
+            first.last.eq(last_row | waits),
             first.joins.eq(probes),
             first.filters.eq(door.filtered),
-            first.certain.eq(door.certain),
+            first.certain.eq(door.filtered & door.certain),
             first.against_s.eq(door.against_s),
             first.row.eq(row),
             *(first.laps[lane].eq(lap - ~written[lane]) for lane in range(lanes)),
-            first.valid.eq(Cat(written) | full.replicate(lanes)),
+            first.valid.eq(Mux(probes, Cat(written) | full.replicate(lanes), door.filtered)),
         ]
         if depth == 1:
             m.d.comb += asks
@@ -421,9 +414,7 @@ class OpBlock(wiring.Component):
                 third.message.aimed.eq(aimed(second.message.kind, second.message.id, self.address + 1)),
                 third.derives.eq(second.filters | program.composing),  # what was met becomes a message
                 third.forwards.eq(second.last & ~(second.filters & ~program.keep)),
-                third.mask.eq(
-                    Mux(second.joins, chosen & second.valid, second.filters & (second.certain | chosen[0]))
-                ),
+                third.mask.eq(second.valid & (chosen | second.certain.replicate(lanes))),
             ]
 
         # Stage 4: these one after another; then the message itself. What comes while it waits is spared. What
@@ -526,6 +517,7 @@ class OpBlock(wiring.Component):
                 "s_id": ID_WIDTH,
             }
         )
+        # One of two places would not take a pair in every cycle.
         m.submodules.queue = queue = ShortQueue(queued_layout, max(p.buffer, 3))
         found, room = queue.input.payload, queue.input.ready
         front, result = queue.output.payload, self.results.payload

@@ -7,6 +7,7 @@ messages -> [ block ] -> messages    = those of the interpreter's block, in its 
 """
 
 import random
+from itertools import accumulate
 
 import pytest
 
@@ -21,12 +22,9 @@ from .streams import simulate, sink, source
 
 ADDRESS = 2
 SHAPES = [(1, 1), (2, 1), (2, 2), (8, 1), (8, 2), (8, 8)]
+DIMS = (Dimension.parse("band8"),) * 2
+#: How often the block is given nothing, how often what goes on waits, and how often results do.
 STALLS = [(0, 0, 0), (0.5, 0, 0), (0, 0.6, 0), (0, 0, 0.8), (0.3, 0.4, 0.5), (0, 0.9, 0.9)]
-
-
-def block_of(segment: int, lanes: int, buffer: int, dims: int = 2) -> Parameters:
-    kinds = (Dimension.parse("band8"),) * dims
-    return Parameters("opblock", cores=4, segment=segment, lanes=lanes, buffer=buffer, dims=kinds)
 
 
 def traffic(chance: random.Random, dims: int, count: int) -> list[Message]:
@@ -87,25 +85,24 @@ def traffic(chance: random.Random, dims: int, count: int) -> list[Message]:
     return made
 
 
-def told(p: Parameters, message: Message, address: int):
+def told(message: Message, address: int):
     """A message as the block `address` is given it."""
-    layout = message_layout(p.dims)
+    layout = message_layout(DIMS)
     fields = {name: getattr(message, name) for name in ("channel", "id", "lo", "hi")}
-    is_instruction = message.kind == Kind.INSTRUCTION.value
-    aimed = is_instruction and decode(message.id)[1] == address
+    aimed = message.kind == Kind.INSTRUCTION.value and decode(message.id)[1] == address
     rest = layout.const({**fields, "aimed": aimed})
     return layout.from_bits(rest.as_bits() | message.kind)  # which may be none of `Kind`
 
 
 @pytest.mark.parametrize("stalls", STALLS, ids=str)
-@pytest.mark.parametrize("buffer", [2, 3, 16])
 @pytest.mark.parametrize(("segment", "lanes"), SHAPES)
-def test_a_block_does_what_its_reference_does(segment, lanes, buffer, stalls, seed=0):
-    p = block_of(segment, lanes, buffer)
-    chance = random.Random(f"{segment} {lanes} {buffer} {stalls} {seed}")
+def test_a_block_does_what_its_reference_does(segment, lanes, stalls, request):
+    chance = random.Random(f"{segment} {lanes} {stalls} {request.config.option.seed}")
+    buffer = chance.choice((2, 3, 16))
+    p = Parameters("opblock", cores=4, segment=segment, lanes=lanes, buffer=buffer, dims=DIMS)
     records: list[Record] = []
     reference = Block(p, ADDRESS, records)
-    given = traffic(chance, len(p.dims), 400)
+    given = traffic(chance, len(DIMS), 400)
     goes_on = []  # and how many pairs are found before
     for message in given:
         before = len(records)
@@ -113,8 +110,7 @@ def test_a_block_does_what_its_reference_does(segment, lanes, buffer, stalls, se
         goes_on += [(each, len(records) if each is message else before) for each in made]
 
     dut = OpBlock(p)
-    passed, results, counted = [], [], {"scans": 0, "lost": 0}
-    found = []
+    passed, results, found, lost = [], [], [], []
 
     async def set_up(ctx):
         ctx.set(dut.address, ADDRESS)
@@ -122,8 +118,7 @@ def test_a_block_does_what_its_reference_does(segment, lanes, buffer, stalls, se
     async def watch(ctx):
         async for _, _, one, tally in ctx.tick().sample(dut.found, dut.tally_out):
             found.append(one)
-            for name in counted:
-                counted[name] += tally[name]
+            lost.append(tally.lost)
 
     seed = chance.randrange(1 << 30)
     limit = 400 * max(len(given), len(records), len(goes_on))
@@ -131,22 +126,17 @@ def test_a_block_does_what_its_reference_does(segment, lanes, buffer, stalls, se
         dut,
         [
             set_up,
-            source(
-                dut.upstream, [told(p, message, ADDRESS) for message in given], seed=seed, stall=stalls[0]
-            ),
+            source(dut.upstream, [told(message, ADDRESS) for message in given], seed=seed, stall=stalls[0]),
             sink(dut.downstream, passed, len(goes_on), seed=seed + 1, stall=stalls[1], limit=limit),
             sink(dut.results, results, len(records), seed=seed + 2, stall=stalls[2], limit=limit),
         ],
         [watch],
     )
-    assert [payload for _, payload in passed] == [told(p, message, ADDRESS + 1) for message, _ in goes_on]
+    assert [payload for _, payload in passed] == [told(message, ADDRESS + 1) for message, _ in goes_on]
     assert [_record(payload) for _, payload in results] == records
-    queued = [0]
-    for one in found:
-        queued.append(queued[-1] + one)
-    for (cycle, _), (_, before) in zip(passed, goes_on):
-        assert queued[cycle + 1] >= before
-    assert counted["lost"] == reference.lost
+    queued = list(accumulate(found))
+    assert all(queued[cycle] >= before for (cycle, _), (_, before) in zip(passed, goes_on))
+    assert sum(lost) == reference.lost
 
 
 def _record(payload) -> Record:
