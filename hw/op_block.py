@@ -36,6 +36,7 @@ from .op_decoder import OpDecoder
 from .parameters import Parameters
 from .queue import ShortQueue
 from .segment import DISTRIBUTED
+from .skid import Skid
 from .socket import COMPOSITE_LAYOUT, ID_WIDTH, QUERY_WIDTH, Kind
 
 #: A pair as blocks put it out. `composite.id` means something if `is_composite`.
@@ -50,10 +51,21 @@ COMPARISONS = (Test.AT_LEAST.value, Test.AT_MOST.value, Test.EQUAL.value)
 
 
 def message_layout(dims: tuple[Dimension, ...]) -> data.StructLayout:
-    """What goes from block to block: a word of `tuples` and its channel. A point is in `lo`."""
+    """What goes from block to block: a word of `tuples` and its channel. A point is in `lo`.
+
+    `aimed` is high if it is an instruction for the block that it goes to: the one before it has the time to
+    compare.
+    """
     bounds = data.ArrayLayout(dims[0].width, len(dims))
     return data.StructLayout(
-        {"kind": Kind, "channel": CHANNEL_WIDTH, "id": ID_WIDTH, "lo": bounds, "hi": bounds}
+        {"kind": Kind, "aimed": 1, "channel": CHANNEL_WIDTH, "id": ID_WIDTH, "lo": bounds, "hi": bounds}
+    )
+
+
+def aimed(kind: Value, id: Value, address: Value | int) -> Value:
+    """Whether a word is an instruction for the block `address`."""
+    return (kind == Kind.INSTRUCTION) & (
+        data.View(INSTRUCTION_LAYOUT, id[: INSTRUCTION_LAYOUT.size]).block == address
     )
 
 
@@ -112,7 +124,7 @@ class OpBlock(wiring.Component):
 
     A tuple that probes takes `depth = segment / lanes` cycles, every other message one. Instructions for
     this block and flushes wait until the tuples before them are done, and a tuple right behind them waits one
-    cycle: at most `settling(parameters)` together where none makes more than one pair in a row. What was
+    cycle: at most `latency(parameters)` together where none makes more than one pair in a row. What was
     found is queued before the message behind it goes on; a mark then does not wait for the queue, the tail
     does. No path goes through a block: the stages before the last move unless its spare place is taken.
 
@@ -150,87 +162,77 @@ class OpBlock(wiring.Component):
         """Cycles that a message spends in a block that does nothing else."""
         return 5 + (parameters.segment > parameters.lanes) + (parameters.lanes > 1)
 
-    @staticmethod
-    def settling(parameters: Parameters) -> int:
-        """Cycles that tuples around an instruction for the block, or around a flush, wait at most."""
-        return OpBlock.latency(parameters)
-
     def elaborate(self, platform):
         m = Module()
         p = self._p
         lanes, depth, count = p.lanes, p.segment // p.lanes, len(p.dims)
         message = self.upstream.payload.shape()
-        # A skid whose `ready` is a register of its own, and which is told apart from the door what leaves it:
-        # each has many registers to tell.
-        come = Signal(message, reset_less=True)
-        back = Signal(message, reset_less=True)
-        comes, waiting, ready, step_up = Signal(), Signal(), Signal(init=1), Signal()
-        m.d.comb += self.upstream.ready.eq(ready)
-        m.d.sync += [
-            waiting.eq(~step_up & (waiting | self.upstream.valid)),
-            ready.eq(step_up | (ready & ~self.upstream.valid)),
+        # Whether it may follow an instruction at once is known of a message when it comes.
+        m.submodules.skid = skid = Skid(data.StructLayout({"message": message, "follows": 1}))
+        come, comes, follows = skid.output.payload.message, skid.output.valid, skid.output.payload.follows
+        m.d.comb += [
+            self.upstream.ready.eq(skid.input.ready),
+            skid.input.valid.eq(self.upstream.valid),
+            skid.input.payload.message.eq(self.upstream.payload),
+            skid.input.payload.follows.eq(Cat(self.upstream.payload.kind)[1:].all()),
         ]
-        with m.If(~waiting):
-            m.d.sync += back.eq(self.upstream.payload)
-        with m.If(step_up):
-            m.d.sync += [
-                come.eq(Mux(waiting, back, self.upstream.payload)),
-                comes.eq(waiting | self.upstream.valid),
-            ]
 
         m.submodules.decoder = decoder = OpDecoder(p)
         program = decoder.program
         role = program.role
 
-        # Stage 1: a message at the door, and what it is to this block's program. Behind a flush or an
-        # instruction for this block only an instruction may follow at once: what that is does not depend on
-        # the program, nor on the windows.
-        follows = Cat(come.kind)[1:].all()  # an instruction, or what nobody knows
+        # Stage 1: a message at the door, and what it is to this block's program. It walks on as the later
+        # stages do, one row after another, or waits until they are empty: an instruction for this block, or a
+        # flush. Behind that only an instruction may follow at once: what it is does not depend on the
+        # program, nor on the windows.
         on_first = come.channel == program.r_channel
         on_second = come.channel == program.s_channel
         tokens = [Cat(come.kind == kind, come.kind == horizon) for kind, horizon in SIDES]
+        flushes = come.kind == Kind.FLUSH
+        joins = comes & (role == Role.JOIN)
+        comes_here = Cat(joins & on_first & tokens[0][0], joins & on_second & tokens[1][0])
+        must_wait = comes & (come.aimed | flushes)
         door_layout = data.StructLayout(
             {
                 "message": message,
-                "here": 2,  # an R tuple, an S tuple, of the join
                 "horizon": 2,
                 "filtered": 1,
                 "certain": 1,
                 "against_s": 1,  # the tuple is a point
-                "aimed": 1,  # an instruction for this block
-                "selects": 1,  # which is a SELECT
+                "selects": 1,  # an instruction for this block that is a SELECT
                 "flushes": 1,
-                "waits": 1,  # until the tuples before it are done: an instruction for this block, or a flush
             }
         )
         door = Signal(door_layout, reset_less=True)
-        at_door = Signal()
-        vacant = Signal(init=1)  # the opposite
-        enters = Signal()
-        leaves = Signal()  # stage 1, with the last row
-        last_row = Signal(init=1)
-        settled = Signal()  # nothing is in the later stages but instructions that go on
-        flows = Signal(init=1)  # nothing is spared: the opposite of `spared`, which has many to tell
-        frees = flows & Mux(door.waits, settled & follows, last_row)
-        joins = role == Role.JOIN
-        here = Cat(joins & on_first & tokens[0][0], joins & on_second & tokens[1][0])
+        now = door.message
+        here = Signal(2)  # an R tuple, an S tuple, of the join
+        walks = Signal()
+        waits = Signal()
+        turns = Signal()  # what waits is done: nothing is in the later stages but one that waited too
+        opens = Signal(init=1)  # nothing is at the door, or the last row of what walks
+        # Which of the later stages hold something: rows read from RAM, comparisons, decisions, the first of
+        # several lanes; and the last.
+        stages = Signal(2 + (depth > 1) + (lanes > 1))
+        putting_out = Signal()
+        spared = Signal()
+        flows = Signal(init=1)  # the opposite: each has many to tell
+        go = ~spared
+        enters = flows & (opens | (turns & follows))
+        stays = Mux(enters, must_wait, waits & ~turns)
+        settled = ~(stages.any() | putting_out | spared | (flows & walks))
         coming = data.View(INSTRUCTION_LAYOUT, come.id[: INSTRUCTION_LAYOUT.size])
-        aimed = (come.kind == Kind.INSTRUCTION) & (coming.block == self.address)
         m.d.comb += [
-            enters.eq(~at_door | frees),
-            step_up.eq(~comes | vacant | frees),
+            skid.output.ready.eq(go & (opens | (turns & follows))),  # `enters`, by another register
             decoder.address.eq(self.address),
             decoder.coming.eq(coming),
             decoder.load.eq(enters),
         ]
-        with m.If(enters):
-            m.d.sync += [at_door.eq(comes), vacant.eq(~comes)]
-        with m.Elif(leaves):
-            m.d.sync += [at_door.eq(0), vacant.eq(1)]
+        m.d.sync += [waits.eq(stays), turns.eq(stays & settled)]
         with m.If(enters):
             m.d.sync += [
+                walks.eq(comes & ~must_wait),
+                here.eq(comes_here),
                 door.message.eq(come),
-                door.here.eq(here),
                 door.horizon.eq(Cat(on_first & tokens[0][1], on_second & tokens[1][1])),
                 door.filtered.eq(
                     ((role == Role.SELECT) | (role == Role.PROJECT))
@@ -239,54 +241,45 @@ class OpBlock(wiring.Component):
                 ),
                 door.certain.eq(~((role == Role.SELECT) & (tokens[0][0] | tokens[1][0]))),
                 door.against_s.eq(Mux(role == Role.SELECT, ~program.side, tokens[0][0])),
-                door.aimed.eq(aimed),
-                door.selects.eq(aimed & (coming.opcode == Opcode.SELECT)),
-                door.flushes.eq(come.kind == Kind.FLUSH),
-                door.waits.eq(aimed | (come.kind == Kind.FLUSH)),
+                door.selects.eq(come.aimed & (coming.opcode == Opcode.SELECT)),
+                door.flushes.eq(flushes),
             ]
-
-        # Stage 1, one row after another. Every later stage moves when this one may.
-        now = door.message
-        # Which of the later ones hold something: rows read from RAM, comparisons, decisions, the first of
-        # several lanes; and the last.
-        stages = Signal(2 + (depth > 1) + (lanes > 1))
-        putting_out = Signal()
-        spared = Signal()
-        go = ~spared
         row = Signal(range(depth))
         r, s = (Window(m, name, lanes, depth, self._laps) for name in "rs")
-        s_here = door.here[1]
-        probes = door.here.any()
+        s_here = here[1]
+        probes = here.any()
         executes = Signal()
-        moves = at_door & flows & (~door.waits | settled)
-        obeys = at_door & settled  # of what waits: it leaves, since what is settled flows
-        m.d.sync += settled.eq(~(stages.any() | putting_out | spared | (moves & ~door.aimed)))
         m.d.comb += [
-            executes.eq(door.aimed & decoder.legal),
+            executes.eq(now.aimed & decoder.legal),
             Value.cast(decoder.instruction).eq(now.id),
-            decoder.run.eq(obeys & executes),
-            leaves.eq(moves & last_row),
+            decoder.run.eq(turns & executes),
         ]
-        if depth > 1:
+        if depth == 1:
+            m.d.comb += opens.eq(~waits)
+            last_row = Const(1)
+        else:
+            last_row = opens
             with m.If(enters):
-                m.d.sync += last_row.eq(~here.any())
-            with m.Elif(moves):
-                m.d.sync += last_row.eq(row == depth - 2)
-            with m.If(moves):
-                m.d.sync += row.eq(Mux(last_row, 0, row + 1))
+                m.d.sync += opens.eq(~(must_wait | comes_here.any()))
+            with m.Elif(turns):
+                m.d.sync += opens.eq(1)
+            with m.Elif(flows & walks):
+                m.d.sync += opens.eq(row == depth - 2)
+            with m.If(flows & walks):
+                m.d.sync += row.eq(Mux(opens, 0, row + 1))
 
         # Of each side's tuples, this block stores its share. A SELECT's constants are stored like a tuple
         # of the other side, at the first place, so that the tuples it is given meet them.
         stores = Signal(2)
-        for window, its, store in zip((r, s), door.here, stores):
-            m.d.comb += store.eq(leaves & its & window.turn)
-            with m.If(leaves & its):
+        for window, its, store in zip((r, s), here, stores):
+            m.d.comb += store.eq(flows & last_row & its & window.turn)
+            with m.If(flows & last_row & its):
                 window.count(program.last)
             with m.If(store):
                 window.advance()
         side = decoder.instruction.operands.select.side
-        points = self._rows(m, "r", ("lo",), door, r, row, stores[0], obeys & side)
-        boxes = self._rows(m, "s", ("lo", "hi"), door, s, row, stores[1], obeys & ~side)
+        points = self._rows(m, "r", ("lo",), door, r, row, stores[0], turns & side)
+        boxes = self._rows(m, "s", ("lo", "hi"), door, s, row, stores[1], turns & ~side)
 
         # What is not compared at once waits a cycle, until the message is in the stage behind the door:
         # flushes and instructions that empty the windows, horizons, and what pairs are made of. That is kept
@@ -296,9 +289,9 @@ class OpBlock(wiring.Component):
         restarts = Signal()
         noted = Signal(2)
         m.d.sync += [
-            cleared.eq(obeys & (door.flushes | (executes & decoder.clears))),
-            restarts.eq(obeys & (door.flushes | executes)),
-            noted.eq(door.horizon & leaves.replicate(2)),
+            cleared.eq(turns & (door.flushes | (executes & decoder.clears))),
+            restarts.eq(turns & (door.flushes | executes)),
+            noted.eq(door.horizon & (flows & walks).replicate(2)),
         ]
         for window, known in zip((r, s), noted):
             with m.If(known):
@@ -363,14 +356,14 @@ class OpBlock(wiring.Component):
         m.d.comb += behind.eq((second if depth == 1 else first).message)
         asks = [
             first.message.eq(now),
-            first.last.eq(last_row),
+            first.last.eq(last_row | waits),
             first.joins.eq(probes),
             first.filters.eq(door.filtered),
-            first.certain.eq(door.certain),
+            first.certain.eq(door.filtered & door.certain),
             first.against_s.eq(door.against_s),
             first.row.eq(row),
             *(first.laps[lane].eq(lap - ~written[lane]) for lane in range(lanes)),
-            first.valid.eq(Cat(written) | full.replicate(lanes)),
+            first.valid.eq(Mux(probes, Cat(written) | full.replicate(lanes), door.filtered)),
         ]
         if depth == 1:
             m.d.comb += asks
@@ -393,7 +386,7 @@ class OpBlock(wiring.Component):
         outcome_shape = data.ArrayLayout(data.StructLayout(dict.fromkeys(COMPARISONS, 1)), count)
         outcomes = [Signal(outcome_shape, name=f"outcomes_{lane}", reset_less=True) for lane in range(lanes)]
         with m.If(go):
-            m.d.sync += [stages.eq(Cat(moves & ~executes, stages)), second.eq(first)]
+            m.d.sync += [stages.eq(Cat(walks | (turns & ~executes), stages)), second.eq(first)]
             for lane in range(lanes):
                 for k in range(count):
                     # The tuple is a point and meets boxes, or the other way round. One chain tells whether
@@ -418,11 +411,10 @@ class OpBlock(wiring.Component):
         with m.If(go):
             m.d.sync += [
                 *(third[name].eq(second[name]) for name in carried),
+                third.message.aimed.eq(aimed(second.message.kind, second.message.id, self.address + 1)),
                 third.derives.eq(second.filters | program.composing),  # what was met becomes a message
                 third.forwards.eq(second.last & ~(second.filters & ~program.keep)),
-                third.mask.eq(
-                    Mux(second.joins, chosen & second.valid, second.filters & (second.certain | chosen[0]))
-                ),
+                third.mask.eq(second.valid & (chosen | second.certain.replicate(lanes))),
             ]
 
         # Stage 4: these one after another; then the message itself. What comes while it waits is spared. What
@@ -494,9 +486,12 @@ class OpBlock(wiring.Component):
         done = Signal()  # the step of this cycle, which is known late
         following = Signal(step_layout)
         following_plan = Signal(plan_layout)
-        m.d.comb += following.eq(Mux(plan.ends & ~spared, ordered, Mux(plan.ends, spare, fourth)))
+        m.d.comb += following.eq(Mux(spared, spare, ordered))
         with m.If(~plan.ends):
-            m.d.comb += steps(fourth, fourth.rest, following, following_plan, "next")
+            m.d.comb += [
+                following.eq(fourth),
+                *steps(fourth, fourth.rest, following, following_plan, "next"),
+            ]
         with m.Elif(~flows):
             m.d.comb += following_plan.eq(spare_plan)
         with m.Elif(stages[-1]):
@@ -505,10 +500,13 @@ class OpBlock(wiring.Component):
             m.d.comb += following_plan.ends.eq(1)
         with m.If(done):
             m.d.sync += [fourth.eq(following), plan.eq(following_plan)]
-        with m.If(done & plan.ends):
-            m.d.sync += [putting_out.eq(spared | stages[-1]), spared.eq(0), flows.eq(1)]
-        with m.Elif(stages[-1]):
-            m.d.sync += [spared.eq(1), flows.eq(0)]
+        ends = done & plan.ends
+        more = spared | stages[-1]
+        m.d.sync += [
+            putting_out.eq(Mux(ends, more, putting_out)),
+            spared.eq(~ends & more),
+            flows.eq(ends | ~more),
+        ]
 
         queued_layout = data.StructLayout(
             {
@@ -519,6 +517,7 @@ class OpBlock(wiring.Component):
                 "s_id": ID_WIDTH,
             }
         )
+        # One of two places would not take a pair in every cycle.
         m.submodules.queue = queue = ShortQueue(queued_layout, max(p.buffer, 3))
         found, room = queue.input.payload, queue.input.ready
         front, result = queue.output.payload, self.results.payload
@@ -547,13 +546,14 @@ class OpBlock(wiring.Component):
         ]
         with m.If(restarts):
             m.d.sync += number.eq(0)
-        with m.Elif(self.found & program.composing):
+        with m.Elif(fourth.composite & room & self.downstream.ready):
             m.d.sync += number.eq(number + 1)
 
         # What goes downstream: the message, or what is made of it and of what it met.
         out, own = self.downstream.payload, fourth.message
         m.d.comb += [
             out.kind.eq(Mux(fourth.composite, Kind.R, own.kind)),
+            out.aimed.eq(own.aimed),
             out.channel.eq(Mux(fourth.made, program.target, own.channel)),
             out.id.eq(Mux(fourth.composite, Cat(number, self.address), own.id)),
         ]
@@ -573,7 +573,7 @@ class OpBlock(wiring.Component):
         tally = Signal(self.tally_out.shape())
         m.d.comb += self.tally_out.eq(tally)
         m.d.sync += [
-            tally.scans.eq(self.tally_in.scans + (moves & probes)),
+            tally.scans.eq(self.tally_in.scans + (flows & probes)),
             tally.lost.eq(self.tally_in.lost + lost),
             tally.stalled.eq(self.tally_in.stalled | (plan.some & ~(done & plan.ends))),
         ]

@@ -22,7 +22,7 @@ from amaranth.lib import data, wiring
 
 from .gather import Gather
 from .instruction import CHANNEL_WIDTH, INSTRUCTION_LAYOUT, Opcode
-from .op_block import FOUND_LAYOUT, OpBlock
+from .op_block import FOUND_LAYOUT, OpBlock, aimed
 from .parameters import Parameters
 from .socket import RESULT_LAYOUT, Fault, Kind, Socket, Tag
 from .stamp import Stamp
@@ -38,7 +38,7 @@ class OpChain(wiring.Component):
     - `latency(parameters, block)` cycles pass from a tuple's transfer on `tuples` to a pair on `results`, if
       the two meet in the first row of that block, and one more for each level of the tree in which the turn
       was another block's;
-    - a flush or an instruction takes one cycle, and at most `OpBlock.settling(parameters)` more if tuples are
+    - a flush or an instruction takes one cycle, and at most `OpBlock.latency(parameters)` more if tuples are
       right around it;
     - a mark comes out `mark_latency(parameters)` cycles after its transfer when the chain is idle.
 
@@ -102,6 +102,7 @@ class OpChain(wiring.Component):
             self.tuples.ready.eq(first.ready),
             first.valid.eq(self.tuples.valid & ~enters),
             first.payload.kind.eq(word.kind),
+            first.payload.aimed.eq(aimed(word.kind, word.id, 0)),
             first.payload.channel.eq(channel),
             first.payload.id.eq(word.id),
         ]
@@ -118,24 +119,24 @@ class OpChain(wiring.Component):
         # waits until no pair is in the tree. While it does, nothing passes, so that the tree does empty.
         end = blocks[-1].downstream
         record = Signal(RESULT_LAYOUT, reset_less=True)
-        waiting = Signal()
+        free = Signal(init=1)  # none waits
         # For how many cycles the tree has said that it is empty, which it says late.
         quiet = Signal(range(self._quiet(p) + 1))
         speaks = Signal()  # the record is on `results`, and what is found meanwhile waits
         refused = data.View(INSTRUCTION_LAYOUT, end.payload.id[: INSTRUCTION_LAYOUT.size])
         clear = ~gather.busy & ~gather.output.valid
-        m.d.comb += end.ready.eq(~waiting)
-        with m.If(~waiting | ~clear):
+        m.d.comb += end.ready.eq(free)
+        with m.If(free | ~clear):
             m.d.sync += quiet.eq(0)
         with m.Elif(quiet != self._quiet(p)):
             m.d.sync += quiet.eq(quiet + 1)
-        m.d.sync += speaks.eq(waiting & clear & (quiet == self._quiet(p)))
-        with m.If(end.valid & end.ready):
-            m.d.sync += [waiting.eq(1), record.tag.eq(Tag.ERROR), record.query.eq(0)]
+        m.d.sync += speaks.eq(~free & clear & (quiet == self._quiet(p)))
+        with m.If(free):
+            m.d.sync += [free.eq(~end.valid), record.tag.eq(Tag.ERROR), record.query.eq(0)]
             error = record.body.error
             with m.Switch(end.payload.kind):
                 with m.Case(Kind.R, Kind.S, Kind.FLUSH, Kind.HORIZON_R, Kind.HORIZON_S):
-                    m.d.sync += waiting.eq(0)
+                    m.d.sync += free.eq(1)
                 with m.Case(Kind.MARK):
                     m.d.sync += [record.tag.eq(Tag.MARK), record.body.mark.id.eq(end.payload.id)]
                 with m.Case(Kind.INSTRUCTION):
@@ -147,7 +148,7 @@ class OpChain(wiring.Component):
                 with m.Default():
                     m.d.sync += [error.fault.eq(Fault.UNKNOWN_KIND), error.value.eq(end.payload.kind)]
         with m.If(speaks):
-            m.d.sync += [waiting.eq(~self.results.ready), speaks.eq(~self.results.ready)]
+            m.d.sync += [free.eq(self.results.ready), speaks.eq(~self.results.ready)]
 
         found = gather.output.payload
         result = self.results.payload

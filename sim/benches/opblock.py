@@ -91,7 +91,7 @@ async def a_new_program_in_the_middle_of_the_stream(dut, stalls):
 @cocotb.test()
 @cocotb.parametrize(kind=["flush", "instruction", "instructions"])
 async def a_new_program_among_tuples_takes_few_cycles(dut, kind):
-    """One for each word, and the `settling` of the block: for the tuples before it, and the one behind."""
+    """One for each word, and the `latency` of the block: for the tuples before it, and the one behind."""
     bench = await Testbench.start(dut)
     p = bench.parameters
     share = pack_instruction(p.dims, encode(Opcode.SHARE, 0, last=p.cores - 1))
@@ -101,7 +101,7 @@ async def a_new_program_among_tuples_takes_few_cycles(dut, kind):
     tuples = bench.points(12)
     traffic = await bench.exchange(np.concatenate([tuples, words, tuples]), until=None)
     took = traffic.taken[-1] - traffic.taken[2] - bench.depth * (2 * len(tuples) - 3)
-    assert took == len(words) + OpBlock.settling(p)
+    assert took == len(words) + OpBlock.latency(p)
 
 
 @cocotb.test()
