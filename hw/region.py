@@ -2,16 +2,14 @@
 
 ::
 
-              +--------------------------------------------------------+
-     input -->| [ skid ] -> address -> compare -> decide -> put out -> |--> output: pairs and stars
-              |                |   [ window ]               [ ids ] [ queue ]
-              +--------------------------------------------------------+
+              +-------------------------------------------------------------+
+     input -->| [ skid ] -> address -> compare -> decide [spare] -> put out |--> output: pairs and stars
+              |                |   [ window ]                  [ ids ] [ queue ]
+              +-------------------------------------------------------------+
 
 For each tuple a region either stores, or processes: a tuple of its own stream is stored if it is its turn,
 and one of the other stream meets what is stored. Regions share nothing but their input.
 """
-
-from itertools import pairwise
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, memory, stream, wiring
@@ -105,7 +103,7 @@ class Region(wiring.Component):
 
         # Stage 1: a word at the door, and the row that it meets.
         now, own, other = (skid.output.payload[name] for name in ("word", "own", "other"))
-        go = Signal()  # the stages move on
+        go = Signal(init=1)  # stages 1 to 3 move on
         flush = now.kind == Kind.FLUSH
         horizon_kind = Kind.HORIZON_S if self._of_s else Kind.HORIZON_R
         moves = Signal()
@@ -198,12 +196,12 @@ class Region(wiring.Component):
             {"kind": Kind, "id": ID_WIDTH, "stores": 1, "evicts": 1, "token": What, "newer": 1}
             | {"row": range(depth), "lane": range(lanes), "ends": lanes if starred else 0}
         )
-        stages = [Signal(operation, name=f"stage_{k}", reset_less=True) for k in (2, 3, 4)]
-        busy = Signal(3)
+        stages = [Signal(operation, name=f"stage_{k}", reset_less=True) for k in (2, 3)]
+        busy = Signal(len(stages))
         meets = Signal(lanes, reset_less=True)
         with m.If(go):
             m.d.sync += [
-                busy.eq(Cat(moves, busy[:2])),
+                busy.eq(Cat(moves, busy[:-1])),
                 meets.eq(Mux(other, valid, 0)),
                 stages[0].kind.eq(now.kind),
                 stages[0].id.eq(Mux(token == What.ERROR, now.kind.as_value(), now.id)),
@@ -214,7 +212,7 @@ class Region(wiring.Component):
                 stages[0].lane.eq(lane),
                 # Rows from the next one's on are older than those from the first on.
                 stages[0].newer.eq((met < row) | last_row),
-                *(after.eq(before) for before, after in pairwise(stages)),
+                stages[1].eq(stages[0]),
             ]
             if starred:
                 # The newest tuples end with the star of the tuple that meets them.
@@ -246,8 +244,11 @@ class Region(wiring.Component):
                 m.d.sync += passed.eq(Cat(meets[k], tests))
             m.d.comb += matches[k].eq(passed.all() & ~self.dead)
 
-        # Stage 4: pairs and stars, lane by lane, and the token.
-        last = stages[-1]
+        # Stage 4: pairs and stars, lane by lane, and the token. If a word has to wait, the stages before it
+        # do so a cycle later: there is a place for what comes meanwhile.
+        front = data.StructLayout({"operation": operation, "mask": lanes, "several": 1})
+        coming, source, spare = Signal(front), Signal(front), Signal(front, reset_less=True)
+        last, puts_out = Signal(operation, reset_less=True), Signal()
         mask = Signal(lanes)
         ends = Signal(lanes)
         left = Signal(lanes)
@@ -258,19 +259,35 @@ class Region(wiring.Component):
         several = Signal()  # more comes out of stage 4 than fits a cycle
         is_pair = Signal()
         room = Signal()  # stage 5 takes something
+        free = Signal()  # for another word
         m.d.comb += [
             left.eq(mask | ends),
             *(lowest[k].eq(left[k] & ~left[:k].any()) for k in range(lanes)),
             some.eq(left.any()),
             is_pair.eq((mask & lowest).any() if starred else some),
-            go.eq(~busy[-1] | (room & ~several)),
+            coming.operation.eq(stages[1]),
+            coming.mask.eq(matches),
+            coming.several.eq(at_least(2, Cat(matches, stages[1].ends, stages[1].token != What.PAIR))),
+            source.eq(Mux(go, coming.as_value(), spare.as_value())),
+            free.eq(~puts_out | (room & ~several)),
         ]
-        m.d.sync += [self.found.eq(room & is_pair), self.stalled.eq(some & ~go)]
+        comes = busy[1] | ~go
+        m.d.sync += [
+            self.found.eq(room & is_pair),
+            self.stalled.eq(some & ~free),
+            go.eq(free | ~comes),
+        ]
         with m.If(go):
-            arriving = Cat(matches, stages[1].ends, stages[1].token != What.PAIR)
-            m.d.sync += [mask.eq(Mux(busy[1], matches, 0)), several.eq(busy[1] & at_least(2, arriving))]
+            m.d.sync += spare.eq(coming)
+        with m.If(free):
+            m.d.sync += [
+                puts_out.eq(comes),
+                last.eq(source.operation),
+                mask.eq(Mux(comes, source.mask, 0)),
+                several.eq(comes & source.several),
+            ]
             if starred:
-                m.d.sync += ends.eq(Mux(busy[1], stages[1].ends, 0))
+                m.d.sync += ends.eq(Mux(comes, source.operation.ends, 0))
         with m.Elif(room):
             # One of what is there goes, whichever it is.
             there = Cat(mask, ends if starred else (), last.token != What.PAIR)
@@ -281,7 +298,7 @@ class Region(wiring.Component):
         # Ids are written and read here, in the order of the words.
         at = Signal(range(lanes))
         m.d.comb += at.eq(number_of(lowest))
-        finishes = busy[-1] & go
+        finishes = puts_out & free
         evicts = finishes & last.stores & last.evicts
         address = Cat(Mux(last.stores, last.lane, at), last.row)
         m.submodules.ids = ids = memory.Memory(
@@ -311,16 +328,17 @@ class Region(wiring.Component):
             m.d.comb += older.eq(full)
         else:
             looking = Signal()
-            unknown = Cat(busy[k] & stage.stores for k, stage in enumerate(stages)).any()
+            held = [*zip(busy, stages), (puts_out, last), (~go, spare.operation)]
+            unknown = Cat(there & operation.stores for there, operation in held).any()
             expires = Signal()  # a comparison of ids takes a cycle of its own
             stays = Signal()
-            looks = room & ~is_pair & ~unknown & ~looking & ~expires & ~single
-            with m.If(looks):
+            # Whether there is room is known late, and the address does not wait for it.
+            needed = is_pair | (puts_out & last.stores)
+            looks = room & ~needed & ~unknown & ~looking & ~expires & ~single
+            with m.If(~needed):
                 m.d.comb += read.addr.eq(Cat(Const(lanes - 1, len(lane)), oldest_row))
             # Settled: the oldest row was looked at, or there is none, and no other horizon is coming.
-            horizon_coming = Cat(
-                busy[k] & (stage.kind == horizon_kind) for k, stage in enumerate(stages)
-            ).any()
+            horizon_coming = Cat(there & (operation.kind == horizon_kind) for there, operation in held).any()
             m.d.sync += [
                 looking.eq(looks & ~moves_on),
                 expires.eq(looking & ~moves_on & horizon.valid & behind),
@@ -362,7 +380,7 @@ class Region(wiring.Component):
         m.d.comb += room.eq(~waiting | queue.input.ready)
         with m.If(room):
             m.d.sync += [
-                waiting.eq(busy[-1] & (some | (last.token != What.PAIR))),
+                waiting.eq(puts_out & (some | (last.token != What.PAIR))),
                 what.eq(Mux(some, Mux(is_pair, What.PAIR, What.INNER), last.token)),
                 from_s.eq(last.kind == Kind.S),
                 probe_id.eq(last.id),
