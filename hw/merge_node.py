@@ -75,13 +75,15 @@ class MergeNode(wiring.Component):
             m.d.comb += [goes.eq(self.holds & skid.input.ready), skid.input.payload.eq(heads[0])]
         else:
             first = Signal(2, reset_less=True)  # heads that go when both are held
-            one, other = self.inputs
-            with m.If(one.ready & other.ready):
-                m.d.sync += first.eq(self._first(one.payload, other.payload))
-            with m.Elif(one.ready):
-                m.d.sync += first.eq(self._first(one.payload, heads[1]))
-            with m.Elif(other.ready):
-                m.d.sync += first.eq(self._first(heads[0], other.payload))
+            # Where a head goes beside an end there are no two to be ordered: the order waits for no ends.
+            one, other = (source.payload for source in self.inputs)
+            comes = Cat(~self.holds[k] | (self.holds[1 - k] & first[k] & skid.input.ready) for k in range(2))
+            with m.If(comes.all()):
+                m.d.sync += first.eq(self._first(one, other))
+            with m.Elif(comes[0]):
+                m.d.sync += first.eq(self._first(one, heads[1]))
+            with m.Elif(comes[1]):
+                m.d.sync += first.eq(self._first(heads[0], other))
             for k, head in enumerate(heads):
                 beside = (self.holds[1 - k] & first[k]) | (ends[1 - k] & ~is_token(head))
                 m.d.comb += goes[k].eq(self.holds[k] & beside & skid.input.ready)

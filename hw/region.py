@@ -111,8 +111,9 @@ class Region(wiring.Component):
         scanning = Signal()  # not the first row of a tuple
         settled = Signal(init=1)  # no row is behind the last horizon
         waits = other & ~scanning & ~settled
+        comes_in = skid.output.valid & go  # and moves, unless it meets rows
         m.d.comb += [
-            moves.eq(skid.output.valid & go & ~waits),
+            moves.eq(comes_in & ~waits),
             skid.output.ready.eq(go & ~waits & (last_row | ~other)),
         ]
         m.d.sync += self.scans.eq(moves & other)
@@ -126,7 +127,7 @@ class Region(wiring.Component):
         stored = Signal()  # this core's turn at this place has been
         stores = own & (turn == self.position)
         moves_on = Signal()  # to the next row
-        with m.If(moves & own):
+        with m.If(comes_in & own):
             m.d.sync += turn.eq(turn + 1)
             with m.If(stores):
                 m.d.sync += stored.eq(1)
@@ -137,7 +138,7 @@ class Region(wiring.Component):
                     m.d.sync += [lane.eq(0), row.eq(row + 1)]
                     with m.If(row == depth - 1):
                         m.d.sync += [row.eq(0), full.eq(1)]
-        with m.If(moves & flush):
+        with m.If(comes_in & flush):
             m.d.sync += [signal.eq(0) for signal in (row, lane, turn, full, stored)]
 
         # Rows, in order. Whether one is the last is known before it is met.
@@ -178,7 +179,7 @@ class Region(wiring.Component):
             star = number == ordering.every - 1
             with m.If(moves & (own | last_row) & is_tuple):
                 m.d.sync += number.eq(Mux(star, 0, number + 1))
-            with m.If(moves & flush):
+            with m.If(comes_in & flush):
                 m.d.sync += number.eq(0)
         token = Signal(What)  # what comes out after the pairs; a PAIR stands for nothing
         with m.Switch(now.kind):
@@ -227,7 +228,7 @@ class Region(wiring.Component):
         probe = Signal(probe_dims.shape(), reset_less=True)
         m.d.comb += [
             window.go.eq(go),
-            window.write.eq(moves & stores),
+            window.write.eq(comes_in & stores),
             window.row.eq(row),
             window.lane.eq(lane),
             window.tuple.eq(stored_dims),
@@ -346,7 +347,7 @@ class Region(wiring.Component):
             ]
             with m.If((stays | single) & ~horizon_coming):
                 m.d.sync += settled.eq(1)
-            with m.If(moves & (now.kind == horizon_kind)):
+            with m.If(comes_in & (now.kind == horizon_kind)):
                 m.d.sync += settled.eq(0)
             reaches_oldest = moves_on & (oldest_row == _after(row, depth))
             with m.If(expires | reaches_oldest):
@@ -357,14 +358,14 @@ class Region(wiring.Component):
             if ordering.inner:
                 with m.If(expires | moves_on):
                     m.d.sync += older.eq(reaches_oldest & ~expires)
-            with m.If(moves & flush):
+            with m.If(comes_in & flush):
                 m.d.sync += [oldest_row.eq(0), looking.eq(0), expires.eq(0), settled.eq(1)]
                 if ordering.inner:
                     m.d.sync += older.eq(0)
         if depth > 1:
             with m.If(moves_on):
                 m.d.sync += single.eq(0)
-            with m.If(moves & flush):
+            with m.If(comes_in & flush):
                 m.d.sync += single.eq(1)
 
         # Stage 5: what is found, with its ids.

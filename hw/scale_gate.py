@@ -98,8 +98,8 @@ class ScaleGate(wiring.Component):
     where. A token is put out when all inputs have shown it; one that has ended shows nothing else before the
     next flush. Each input has a queue of `depth` places, at least 3, and takes what comes while others wait.
 
-    `starving` are the inputs that it waits for; nobody waits for those in `pass_over`. `idle` is high when
-    nothing is on its last step to the output.
+    `starving` are the inputs that it waits for, a cycle late; nobody waits for those in `pass_over`. `idle`
+    is high when nothing is on its last step to the output.
 
     Latency: `2 + 2 * broadcast.levels(inputs, PAIRWISE)` cycles from the transfer that makes a tuple ready.
     Throughput: one ready tuple per cycle, whatever the number of inputs; each heartbeat takes a cycle too.
@@ -144,7 +144,7 @@ class ScaleGate(wiring.Component):
             self.output.payload.eq(tree.output.payload),
             self.output.valid.eq(tree.output.valid & ~dropped),
             tree.output.ready.eq(self.output.ready | dropped),
-            self.starving.eq(tree.waits),
             self.idle.eq(~tree.output.valid),
         ]
+        m.d.sync += self.starving.eq(tree.waits)
         return m
