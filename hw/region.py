@@ -89,23 +89,27 @@ class Region(wiring.Component):
         lanes, depth, ordering = p.lanes, p.segment // p.lanes, p.order
         starred = p.ordering is not None and ordering.inner  # also within a tuple
         # What a word is for is known when it comes in.
-        decoded = data.StructLayout({"word": self.input.payload.shape(), "own": 1, "other": 1})
+        uses = {
+            "own": Kind.S if self._of_s else Kind.R,
+            "other": Kind.R if self._of_s else Kind.S,
+            "horizon": Kind.HORIZON_S if self._of_s else Kind.HORIZON_R,
+            "flush": Kind.FLUSH,
+        }
+        decoded = data.StructLayout({"word": self.input.payload.shape()} | dict.fromkeys(uses, 1))
         m.submodules.skid = skid = Skid(decoded)
         coming = skid.input.payload
         m.d.comb += [
             skid.input.valid.eq(self.input.valid),
             self.input.ready.eq(skid.input.ready),
             coming.word.eq(self.input.payload),
-            coming.own.eq(self.input.payload.kind == (Kind.S if self._of_s else Kind.R)),
-            coming.other.eq(self.input.payload.kind == (Kind.R if self._of_s else Kind.S)),
+            *(coming[name].eq(self.input.payload.kind == kind) for name, kind in uses.items()),
         ]
         stored_shape = (box_layout if self._of_s else point_layout)(p.dims)
 
         # Stage 1: a word at the door, and the row that it meets.
-        now, own, other = (skid.output.payload[name] for name in ("word", "own", "other"))
+        now = skid.output.payload.word
+        own, other, at_horizon, flush = (skid.output.payload[name] for name in uses)
         go = Signal(init=1)  # stages 1 to 3 move on
-        flush = now.kind == Kind.FLUSH
-        horizon_kind = Kind.HORIZON_S if self._of_s else Kind.HORIZON_R
         moves = Signal()
         last_row = Signal()
         scanning = Signal()  # not the first row of a tuple
@@ -123,6 +127,7 @@ class Region(wiring.Component):
 
         # The place of the next tuple, and whose turn it is. Lanes of its row before it have newer tuples.
         row, lane, turn = Signal(range(depth)), Signal(range(lanes)), Signal(range(p.cores))
+        row_after = Signal(range(depth), init=1 % depth)
         full = Signal()  # every other place has a tuple
         stored = Signal()  # this core's turn at this place has been
         stores = own & (turn == self.position)
@@ -135,11 +140,11 @@ class Region(wiring.Component):
                 m.d.sync += [turn.eq(0), stored.eq(0), lane.eq(lane + 1)]
                 with m.If(lane == lanes - 1):
                     m.d.comb += moves_on.eq(1)
-                    m.d.sync += [lane.eq(0), row.eq(row + 1)]
+                    m.d.sync += [lane.eq(0), row.eq(row_after), row_after.eq(_after(row_after, depth))]
                     with m.If(row == depth - 1):
-                        m.d.sync += [row.eq(0), full.eq(1)]
+                        m.d.sync += full.eq(1)
         with m.If(comes_in & flush):
-            m.d.sync += [signal.eq(0) for signal in (row, lane, turn, full, stored)]
+            m.d.sync += [signal.eq(signal.init) for signal in (row, row_after, lane, turn, full, stored)]
 
         # Rows, in order. Whether one is the last is known before it is met.
         newer = Cat((lane > k) | ((lane == k) & stored) for k in range(lanes))
@@ -194,8 +199,9 @@ class Region(wiring.Component):
 
         # What goes from stage to stage. `ends` are the lanes after which there is a star within the tuple.
         operation = data.StructLayout(
-            {"kind": Kind, "id": ID_WIDTH, "stores": 1, "evicts": 1, "token": What, "newer": 1}
+            {"id": ID_WIDTH, "stores": 1, "evicts": 1, "token": What, "newer": 1}
             | {"row": range(depth), "lane": range(lanes), "ends": lanes if starred else 0}
+            | {"from_s": 1, "horizon": 1, "flush": 1}
         )
         stages = [Signal(operation, name=f"stage_{k}", reset_less=True) for k in (2, 3)]
         busy = Signal(len(stages))
@@ -204,7 +210,9 @@ class Region(wiring.Component):
             m.d.sync += [
                 busy.eq(Cat(moves, busy[:-1])),
                 meets.eq(Mux(other, valid, 0)),
-                stages[0].kind.eq(now.kind),
+                stages[0].from_s.eq(own if self._of_s else other),
+                stages[0].horizon.eq(at_horizon),
+                stages[0].flush.eq(flush),
                 stages[0].id.eq(Mux(token == What.ERROR, now.kind.as_value(), now.id)),
                 stages[0].stores.eq(stores),
                 stages[0].evicts.eq(full),
@@ -318,9 +326,9 @@ class Region(wiring.Component):
         evicted = Signal()
         m.d.sync += evicted.eq(evicts)
         m.d.sync += self.lost.eq(evicted & horizon.valid & ~behind)
-        with m.If(finishes & (last.kind == horizon_kind)):
+        with m.If(finishes & last.horizon):
             m.d.sync += [horizon.valid.eq(1), horizon.id.eq(last.id)]
-        with m.If(finishes & (last.kind == Kind.FLUSH)):
+        with m.If(finishes & last.flush):
             m.d.sync += horizon.valid.eq(0)
 
         # Rows whose newest tuple is behind the horizon expire, while nothing else needs the ids. Those of
@@ -339,7 +347,7 @@ class Region(wiring.Component):
             with m.If(~needed):
                 m.d.comb += read.addr.eq(Cat(Const(lanes - 1, len(lane)), oldest_row))
             # Settled: the oldest row was looked at, or there is none, and no other horizon is coming.
-            horizon_coming = Cat(there & (operation.kind == horizon_kind) for there, operation in held).any()
+            horizon_coming = Cat(there & operation.horizon for there, operation in held).any()
             m.d.sync += [
                 looking.eq(looks & ~moves_on),
                 expires.eq(looking & ~moves_on & horizon.valid & behind),
@@ -347,9 +355,9 @@ class Region(wiring.Component):
             ]
             with m.If((stays | single) & ~horizon_coming):
                 m.d.sync += settled.eq(1)
-            with m.If(comes_in & (now.kind == horizon_kind)):
+            with m.If(comes_in & at_horizon):
                 m.d.sync += settled.eq(0)
-            reaches_oldest = moves_on & (oldest_row == _after(row, depth))
+            reaches_oldest = moves_on & (oldest_row == row_after)
             with m.If(expires | reaches_oldest):
                 m.d.sync += [
                     oldest_row.eq(_after(oldest_row, depth)),
@@ -383,7 +391,7 @@ class Region(wiring.Component):
             m.d.sync += [
                 waiting.eq(puts_out & (some | (last.token != What.PAIR))),
                 what.eq(Mux(some, Mux(is_pair, What.PAIR, What.INNER), last.token)),
-                from_s.eq(last.kind == Kind.S),
+                from_s.eq(last.from_s),
                 probe_id.eq(last.id),
                 slot.eq(Cat(at, last.row, last.newer)),
             ]

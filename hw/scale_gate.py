@@ -126,18 +126,19 @@ class ScaleGate(wiring.Component):
             wiring.connect(m, wiring.flipped(source), queue.input)
             head, shows = queue.output.payload, queue.output.valid
             ended = Signal(name=f"ended_{k}")
-            ends = shows & (head.what == Shown.END)
             m.d.comb += [
                 sink.payload.eq(head),
                 sink.valid.eq(shows | ended | self.pass_over[k]),
-                queue.output.ready.eq(sink.ready | ends),
+                queue.output.ready.eq(sink.ready),
             ]
             with m.If(~shows):
                 m.d.comb += sink.payload.what.eq(Shown.END)
-            with m.If(ends):
-                m.d.sync += ended.eq(1)
-            with m.Elif(shows & sink.ready & (head.what == Shown.FLUSH)):
-                m.d.sync += ended.eq(0)
+            with m.If(shows & sink.ready):
+                with m.Switch(head.what):
+                    with m.Case(Shown.END):
+                        m.d.sync += ended.eq(1)
+                    with m.Case(Shown.FLUSH):
+                        m.d.sync += ended.eq(0)
         passed = tree.output.payload.what
         dropped = (passed == Shown.BEAT) | (passed == Shown.END)
         m.d.comb += [
