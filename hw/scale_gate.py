@@ -16,7 +16,7 @@ from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .gather import gathered
-from .merge_node import PAIRWISE, MergeNode
+from .merge_node import PAIRWISE, MergeNode, is_like, make_like
 from .queue import ShortQueue
 from .socket import ID_WIDTH
 from .stamp import Stamp
@@ -132,17 +132,17 @@ class ScaleGate(wiring.Component):
                 queue.output.ready.eq(sink.ready),
             ]
             with m.If(~shows):
-                m.d.comb += sink.payload.what.eq(Shown.END)
+                m.d.comb += make_like(sink.payload, Shown.END)
             with m.If(shows & sink.ready):
                 with m.Switch(head.what):
                     with m.Case(Shown.END):
                         m.d.sync += ended.eq(1)
                     with m.Case(Shown.FLUSH):
                         m.d.sync += ended.eq(0)
-        passed = tree.output.payload.what
-        dropped = (passed == Shown.BEAT) | (passed == Shown.END)
+        passed = tree.output.payload
+        dropped = (passed.what == Shown.BEAT) | is_like(passed, Shown.END)
         m.d.comb += [
-            self.output.payload.eq(tree.output.payload),
+            self.output.payload.eq(passed),
             self.output.valid.eq(tree.output.valid & ~dropped),
             tree.output.ready.eq(self.output.ready | dropped),
             self.idle.eq(~tree.output.valid),
