@@ -27,9 +27,9 @@ class MergeNode(wiring.Component):
     """Passes on what comes first of what both inputs show; a token once for both. Or it has one input only.
 
     What is shown has a field `what`, whose highest bit says that it is a token: that comes behind all else,
-    and waits until both inputs show one. With `END` there is one that is no token: it is shown for as long
-    as all inputs show it, and never stored, so that it may be taken back. `holds` are the inputs of which a
-    head is held.
+    and waits until both inputs show one. With `END` there is one that is no token, whose lowest bit says
+    nothing: it is shown for as long as all inputs show it, and never stored, so that it may be taken back.
+    `holds` are the inputs of which a head is held.
 
     Latency: 2 cycles. Throughput: one transfer per cycle.
     """
@@ -64,7 +64,7 @@ class MergeNode(wiring.Component):
         ends = Signal(count)  # where nothing is held
         goes = Signal(count)
         for k, (source, head) in enumerate(zip(self.inputs, heads)):
-            end = Const(0) if self.END is None else source.payload.what == self.END
+            end = Const(0) if self.END is None else is_like(source.payload, self.END)
             m.d.comb += [
                 ends[k].eq(source.valid & end & ~self.holds[k]),
                 source.ready.eq(~self.holds[k] | goes[k]),
@@ -75,13 +75,15 @@ class MergeNode(wiring.Component):
             m.d.comb += [goes.eq(self.holds & skid.input.ready), skid.input.payload.eq(heads[0])]
         else:
             first = Signal(2, reset_less=True)  # heads that go when both are held
-            one, other = self.inputs
-            with m.If(one.ready & other.ready):
-                m.d.sync += first.eq(self._first(one.payload, other.payload))
-            with m.Elif(one.ready):
-                m.d.sync += first.eq(self._first(one.payload, heads[1]))
-            with m.Elif(other.ready):
-                m.d.sync += first.eq(self._first(heads[0], other.payload))
+            # Where a head goes beside an end there are no two to be ordered: the order waits for no ends.
+            one, other = (source.payload for source in self.inputs)
+            comes = Cat(~self.holds[k] | (self.holds[1 - k] & first[k] & skid.input.ready) for k in range(2))
+            with m.If(comes.all()):
+                m.d.sync += first.eq(self._first(one, other))
+            with m.Elif(comes[0]):
+                m.d.sync += first.eq(self._first(one, heads[1]))
+            with m.Elif(comes[1]):
+                m.d.sync += first.eq(self._first(heads[0], other))
             for k, head in enumerate(heads):
                 beside = (self.holds[1 - k] & first[k]) | (ends[1 - k] & ~is_token(head))
                 m.d.comb += goes[k].eq(self.holds[k] & beside & skid.input.ready)
@@ -95,10 +97,20 @@ class MergeNode(wiring.Component):
         ]
         if self.END is not None:
             with m.If(~skid.output.valid):
-                m.d.comb += self.output.payload.what.eq(self.END)
+                m.d.comb += make_like(self.output.payload, self.END)
         return m
 
 
 def is_token(shown) -> Value:
     """Whether what is shown comes behind all else of its input."""
     return shown.what.as_value()[-1]
+
+
+def is_like(shown, what: enum.Enum) -> Value:
+    """Whether this is shown, or what differs from it in the lowest bit."""
+    return shown.what.as_value()[1:] == what.value >> 1
+
+
+def make_like(shown, what: enum.Enum):
+    """Shows this, but for the lowest bit: that is compared with others, which takes most of a cycle."""
+    return shown.what.as_value()[1:].eq(what.value >> 1)

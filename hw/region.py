@@ -2,16 +2,14 @@
 
 ::
 
-              +--------------------------------------------------------+
-     input -->| [ skid ] -> address -> compare -> decide -> put out -> |--> output: pairs and stars
-              |                |   [ window ]               [ ids ] [ queue ]
-              +--------------------------------------------------------+
+              +-------------------------------------------------------------+
+     input -->| [ skid ] -> address -> compare -> decide [spare] -> put out |--> output: pairs and stars
+              |                |   [ window ]                  [ ids ] [ queue ]
+              +-------------------------------------------------------------+
 
 For each tuple a region either stores, or processes: a tuple of its own stream is stored if it is its turn,
 and one of the other stream meets what is stored. Regions share nothing but their input.
 """
-
-from itertools import pairwise
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, memory, stream, wiring
@@ -91,30 +89,35 @@ class Region(wiring.Component):
         lanes, depth, ordering = p.lanes, p.segment // p.lanes, p.order
         starred = p.ordering is not None and ordering.inner  # also within a tuple
         # What a word is for is known when it comes in.
-        decoded = data.StructLayout({"word": self.input.payload.shape(), "own": 1, "other": 1})
+        uses = {
+            "own": Kind.S if self._of_s else Kind.R,
+            "other": Kind.R if self._of_s else Kind.S,
+            "horizon": Kind.HORIZON_S if self._of_s else Kind.HORIZON_R,
+            "flush": Kind.FLUSH,
+        }
+        decoded = data.StructLayout({"word": self.input.payload.shape()} | dict.fromkeys(uses, 1))
         m.submodules.skid = skid = Skid(decoded)
         coming = skid.input.payload
         m.d.comb += [
             skid.input.valid.eq(self.input.valid),
             self.input.ready.eq(skid.input.ready),
             coming.word.eq(self.input.payload),
-            coming.own.eq(self.input.payload.kind == (Kind.S if self._of_s else Kind.R)),
-            coming.other.eq(self.input.payload.kind == (Kind.R if self._of_s else Kind.S)),
+            *(coming[name].eq(self.input.payload.kind == kind) for name, kind in uses.items()),
         ]
         stored_shape = (box_layout if self._of_s else point_layout)(p.dims)
 
         # Stage 1: a word at the door, and the row that it meets.
-        now, own, other = (skid.output.payload[name] for name in ("word", "own", "other"))
-        go = Signal()  # the stages move on
-        flush = now.kind == Kind.FLUSH
-        horizon_kind = Kind.HORIZON_S if self._of_s else Kind.HORIZON_R
+        now = skid.output.payload.word
+        own, other, at_horizon, flush = (skid.output.payload[name] for name in uses)
+        go = Signal(init=1)  # stages 1 to 3 move on
         moves = Signal()
         last_row = Signal()
         scanning = Signal()  # not the first row of a tuple
         settled = Signal(init=1)  # no row is behind the last horizon
         waits = other & ~scanning & ~settled
+        comes_in = skid.output.valid & go  # and moves, unless it meets rows
         m.d.comb += [
-            moves.eq(skid.output.valid & go & ~waits),
+            moves.eq(comes_in & ~waits),
             skid.output.ready.eq(go & ~waits & (last_row | ~other)),
         ]
         m.d.sync += self.scans.eq(moves & other)
@@ -124,11 +127,12 @@ class Region(wiring.Component):
 
         # The place of the next tuple, and whose turn it is. Lanes of its row before it have newer tuples.
         row, lane, turn = Signal(range(depth)), Signal(range(lanes)), Signal(range(p.cores))
+        row_after = Signal(range(depth), init=1 % depth)
         full = Signal()  # every other place has a tuple
         stored = Signal()  # this core's turn at this place has been
         stores = own & (turn == self.position)
         moves_on = Signal()  # to the next row
-        with m.If(moves & own):
+        with m.If(comes_in & own):
             m.d.sync += turn.eq(turn + 1)
             with m.If(stores):
                 m.d.sync += stored.eq(1)
@@ -136,11 +140,11 @@ class Region(wiring.Component):
                 m.d.sync += [turn.eq(0), stored.eq(0), lane.eq(lane + 1)]
                 with m.If(lane == lanes - 1):
                     m.d.comb += moves_on.eq(1)
-                    m.d.sync += [lane.eq(0), row.eq(row + 1)]
+                    m.d.sync += [lane.eq(0), row.eq(row_after), row_after.eq(_after(row_after, depth))]
                     with m.If(row == depth - 1):
-                        m.d.sync += [row.eq(0), full.eq(1)]
-        with m.If(moves & flush):
-            m.d.sync += [signal.eq(0) for signal in (row, lane, turn, full, stored)]
+                        m.d.sync += full.eq(1)
+        with m.If(comes_in & flush):
+            m.d.sync += [signal.eq(signal.init) for signal in (row, row_after, lane, turn, full, stored)]
 
         # Rows, in order. Whether one is the last is known before it is met.
         newer = Cat((lane > k) | ((lane == k) & stored) for k in range(lanes))
@@ -180,7 +184,7 @@ class Region(wiring.Component):
             star = number == ordering.every - 1
             with m.If(moves & (own | last_row) & is_tuple):
                 m.d.sync += number.eq(Mux(star, 0, number + 1))
-            with m.If(moves & flush):
+            with m.If(comes_in & flush):
                 m.d.sync += number.eq(0)
         token = Signal(What)  # what comes out after the pairs; a PAIR stands for nothing
         with m.Switch(now.kind):
@@ -195,17 +199,20 @@ class Region(wiring.Component):
 
         # What goes from stage to stage. `ends` are the lanes after which there is a star within the tuple.
         operation = data.StructLayout(
-            {"kind": Kind, "id": ID_WIDTH, "stores": 1, "evicts": 1, "token": What, "newer": 1}
+            {"id": ID_WIDTH, "stores": 1, "evicts": 1, "token": What, "newer": 1}
             | {"row": range(depth), "lane": range(lanes), "ends": lanes if starred else 0}
+            | {"from_s": 1, "horizon": 1, "flush": 1}
         )
-        stages = [Signal(operation, name=f"stage_{k}", reset_less=True) for k in (2, 3, 4)]
-        busy = Signal(3)
+        stages = [Signal(operation, name=f"stage_{k}", reset_less=True) for k in (2, 3)]
+        busy = Signal(len(stages))
         meets = Signal(lanes, reset_less=True)
         with m.If(go):
             m.d.sync += [
-                busy.eq(Cat(moves, busy[:2])),
+                busy.eq(Cat(moves, busy[:-1])),
                 meets.eq(Mux(other, valid, 0)),
-                stages[0].kind.eq(now.kind),
+                stages[0].from_s.eq(own if self._of_s else other),
+                stages[0].horizon.eq(at_horizon),
+                stages[0].flush.eq(flush),
                 stages[0].id.eq(Mux(token == What.ERROR, now.kind.as_value(), now.id)),
                 stages[0].stores.eq(stores),
                 stages[0].evicts.eq(full),
@@ -214,7 +221,7 @@ class Region(wiring.Component):
                 stages[0].lane.eq(lane),
                 # Rows from the next one's on are older than those from the first on.
                 stages[0].newer.eq((met < row) | last_row),
-                *(after.eq(before) for before, after in pairwise(stages)),
+                stages[1].eq(stages[0]),
             ]
             if starred:
                 # The newest tuples end with the star of the tuple that meets them.
@@ -229,7 +236,7 @@ class Region(wiring.Component):
         probe = Signal(probe_dims.shape(), reset_less=True)
         m.d.comb += [
             window.go.eq(go),
-            window.write.eq(moves & stores),
+            window.write.eq(comes_in & stores),
             window.row.eq(row),
             window.lane.eq(lane),
             window.tuple.eq(stored_dims),
@@ -246,8 +253,11 @@ class Region(wiring.Component):
                 m.d.sync += passed.eq(Cat(meets[k], tests))
             m.d.comb += matches[k].eq(passed.all() & ~self.dead)
 
-        # Stage 4: pairs and stars, lane by lane, and the token.
-        last = stages[-1]
+        # Stage 4: pairs and stars, lane by lane, and the token. If a word has to wait, the stages before it
+        # do so a cycle later: there is a place for what comes meanwhile.
+        front = data.StructLayout({"operation": operation, "mask": lanes, "several": 1})
+        coming, source, spare = Signal(front), Signal(front), Signal(front, reset_less=True)
+        last, puts_out = Signal(operation, reset_less=True), Signal()
         mask = Signal(lanes)
         ends = Signal(lanes)
         left = Signal(lanes)
@@ -258,19 +268,35 @@ class Region(wiring.Component):
         several = Signal()  # more comes out of stage 4 than fits a cycle
         is_pair = Signal()
         room = Signal()  # stage 5 takes something
+        free = Signal()  # for another word
         m.d.comb += [
             left.eq(mask | ends),
             *(lowest[k].eq(left[k] & ~left[:k].any()) for k in range(lanes)),
             some.eq(left.any()),
             is_pair.eq((mask & lowest).any() if starred else some),
-            go.eq(~busy[-1] | (room & ~several)),
+            coming.operation.eq(stages[1]),
+            coming.mask.eq(matches),
+            coming.several.eq(at_least(2, Cat(matches, stages[1].ends, stages[1].token != What.PAIR))),
+            source.eq(Mux(go, coming.as_value(), spare.as_value())),
+            free.eq(~puts_out | (room & ~several)),
         ]
-        m.d.sync += [self.found.eq(room & is_pair), self.stalled.eq(some & ~go)]
+        comes = busy[1] | ~go
+        m.d.sync += [
+            self.found.eq(room & is_pair),
+            self.stalled.eq(some & ~free),
+            go.eq(free | ~comes),
+        ]
         with m.If(go):
-            arriving = Cat(matches, stages[1].ends, stages[1].token != What.PAIR)
-            m.d.sync += [mask.eq(Mux(busy[1], matches, 0)), several.eq(busy[1] & at_least(2, arriving))]
+            m.d.sync += spare.eq(coming)
+        with m.If(free):
+            m.d.sync += [
+                puts_out.eq(comes),
+                last.eq(source.operation),
+                mask.eq(Mux(comes, source.mask, 0)),
+                several.eq(comes & source.several),
+            ]
             if starred:
-                m.d.sync += ends.eq(Mux(busy[1], stages[1].ends, 0))
+                m.d.sync += ends.eq(Mux(comes, source.operation.ends, 0))
         with m.Elif(room):
             # One of what is there goes, whichever it is.
             there = Cat(mask, ends if starred else (), last.token != What.PAIR)
@@ -281,7 +307,7 @@ class Region(wiring.Component):
         # Ids are written and read here, in the order of the words.
         at = Signal(range(lanes))
         m.d.comb += at.eq(number_of(lowest))
-        finishes = busy[-1] & go
+        finishes = puts_out & free
         evicts = finishes & last.stores & last.evicts
         address = Cat(Mux(last.stores, last.lane, at), last.row)
         m.submodules.ids = ids = memory.Memory(
@@ -300,9 +326,9 @@ class Region(wiring.Component):
         evicted = Signal()
         m.d.sync += evicted.eq(evicts)
         m.d.sync += self.lost.eq(evicted & horizon.valid & ~behind)
-        with m.If(finishes & (last.kind == horizon_kind)):
+        with m.If(finishes & last.horizon):
             m.d.sync += [horizon.valid.eq(1), horizon.id.eq(last.id)]
-        with m.If(finishes & (last.kind == Kind.FLUSH)):
+        with m.If(finishes & last.flush):
             m.d.sync += horizon.valid.eq(0)
 
         # Rows whose newest tuple is behind the horizon expire, while nothing else needs the ids. Those of
@@ -311,16 +337,17 @@ class Region(wiring.Component):
             m.d.comb += older.eq(full)
         else:
             looking = Signal()
-            unknown = Cat(busy[k] & stage.stores for k, stage in enumerate(stages)).any()
+            held = [*zip(busy, stages), (puts_out, last), (~go, spare.operation)]
+            unknown = Cat(there & operation.stores for there, operation in held).any()
             expires = Signal()  # a comparison of ids takes a cycle of its own
             stays = Signal()
-            looks = room & ~is_pair & ~unknown & ~looking & ~expires & ~single
-            with m.If(looks):
+            # Whether there is room is known late, and the address does not wait for it.
+            needed = is_pair | (puts_out & last.stores)
+            looks = room & ~needed & ~unknown & ~looking & ~expires & ~single
+            with m.If(~needed):
                 m.d.comb += read.addr.eq(Cat(Const(lanes - 1, len(lane)), oldest_row))
             # Settled: the oldest row was looked at, or there is none, and no other horizon is coming.
-            horizon_coming = Cat(
-                busy[k] & (stage.kind == horizon_kind) for k, stage in enumerate(stages)
-            ).any()
+            horizon_coming = Cat(there & operation.horizon for there, operation in held).any()
             m.d.sync += [
                 looking.eq(looks & ~moves_on),
                 expires.eq(looking & ~moves_on & horizon.valid & behind),
@@ -328,9 +355,9 @@ class Region(wiring.Component):
             ]
             with m.If((stays | single) & ~horizon_coming):
                 m.d.sync += settled.eq(1)
-            with m.If(moves & (now.kind == horizon_kind)):
+            with m.If(comes_in & at_horizon):
                 m.d.sync += settled.eq(0)
-            reaches_oldest = moves_on & (oldest_row == _after(row, depth))
+            reaches_oldest = moves_on & (oldest_row == row_after)
             with m.If(expires | reaches_oldest):
                 m.d.sync += [
                     oldest_row.eq(_after(oldest_row, depth)),
@@ -339,14 +366,14 @@ class Region(wiring.Component):
             if ordering.inner:
                 with m.If(expires | moves_on):
                     m.d.sync += older.eq(reaches_oldest & ~expires)
-            with m.If(moves & flush):
+            with m.If(comes_in & flush):
                 m.d.sync += [oldest_row.eq(0), looking.eq(0), expires.eq(0), settled.eq(1)]
                 if ordering.inner:
                     m.d.sync += older.eq(0)
         if depth > 1:
             with m.If(moves_on):
                 m.d.sync += single.eq(0)
-            with m.If(moves & flush):
+            with m.If(comes_in & flush):
                 m.d.sync += single.eq(1)
 
         # Stage 5: what is found, with its ids.
@@ -362,9 +389,9 @@ class Region(wiring.Component):
         m.d.comb += room.eq(~waiting | queue.input.ready)
         with m.If(room):
             m.d.sync += [
-                waiting.eq(busy[-1] & (some | (last.token != What.PAIR))),
+                waiting.eq(puts_out & (some | (last.token != What.PAIR))),
                 what.eq(Mux(some, Mux(is_pair, What.PAIR, What.INNER), last.token)),
-                from_s.eq(last.kind == Kind.S),
+                from_s.eq(last.from_s),
                 probe_id.eq(last.id),
                 slot.eq(Cat(at, last.row, last.newer)),
             ]

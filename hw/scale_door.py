@@ -77,8 +77,8 @@ class ScaleDoor(wiring.Component):
                 m.d.comb += fault.eq(Mux(named.any(), Fault.OUT_OF_ORDER, Fault.NO_SUCH_INPUT))
         done = Signal(p.inputs)  # inputs that have the word, while others have not
         reached = ~to | done | Cat(output.ready for output in self.outputs)
-        enters = Signal()
-        m.d.comb += enters.eq(skid.output.valid & to.any() & reached.all())
+        there = reached.all()
+        enters = skid.output.valid & to.any() & there
         for k, output in enumerate(self.outputs):
             m.d.comb += [
                 output.valid.eq(skid.output.valid & to[k] & ~done[k]),
@@ -89,7 +89,7 @@ class ScaleDoor(wiring.Component):
                 output.payload.body.dims.eq(word.dims),
             ]
         with m.If(skid.output.valid):
-            m.d.sync += done.eq(Mux(enters, 0, to & reached))
+            m.d.sync += done.eq(Mux(there, 0, to & reached))
         with m.If(enters & (what == Shown.END)):
             m.d.sync += ended.eq(ended | to)
         with m.If(enters & (what == Shown.FLUSH)):
@@ -99,7 +99,7 @@ class ScaleDoor(wiring.Component):
         patience = 4 * p.inputs + 2
         waited = Signal(range(patience + 1))
         starved = waited == patience
-        with m.If(~skid.output.valid | reached.all() | ~self.idle):
+        with m.If(~skid.output.valid | there | ~self.idle):
             m.d.sync += waited.eq(0)
         with m.Elif(~starved):
             m.d.sync += waited.eq(waited + 1)
@@ -113,7 +113,7 @@ class ScaleDoor(wiring.Component):
         error = reports.input.payload
         m.d.comb += [
             reports.input.valid.eq(skid.output.valid & (~to.any() | starved)),
-            skid.output.ready.eq(enters | (~to.any() & reports.input.ready)),
+            skid.output.ready.eq(there & (to.any() | reports.input.ready)),
             error.fault.eq(fault),
             error.value.eq(Mux(fault == Fault.UNKNOWN_KIND, word.kind.as_value(), word.id)),
         ]

@@ -16,7 +16,7 @@ from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .gather import gathered
-from .merge_node import PAIRWISE, MergeNode
+from .merge_node import PAIRWISE, MergeNode, is_like, make_like
 from .queue import ShortQueue
 from .socket import ID_WIDTH
 from .stamp import Stamp
@@ -98,8 +98,8 @@ class ScaleGate(wiring.Component):
     where. A token is put out when all inputs have shown it; one that has ended shows nothing else before the
     next flush. Each input has a queue of `depth` places, at least 3, and takes what comes while others wait.
 
-    `starving` are the inputs that it waits for; nobody waits for those in `pass_over`. `idle` is high when
-    nothing is on its last step to the output.
+    `starving` are the inputs that it waits for, a cycle late; nobody waits for those in `pass_over`. `idle`
+    is high when nothing is on its last step to the output.
 
     Latency: `2 + 2 * broadcast.levels(inputs, PAIRWISE)` cycles from the transfer that makes a tuple ready.
     Throughput: one ready tuple per cycle, whatever the number of inputs; each heartbeat takes a cycle too.
@@ -126,25 +126,26 @@ class ScaleGate(wiring.Component):
             wiring.connect(m, wiring.flipped(source), queue.input)
             head, shows = queue.output.payload, queue.output.valid
             ended = Signal(name=f"ended_{k}")
-            ends = shows & (head.what == Shown.END)
             m.d.comb += [
                 sink.payload.eq(head),
                 sink.valid.eq(shows | ended | self.pass_over[k]),
-                queue.output.ready.eq(sink.ready | ends),
+                queue.output.ready.eq(sink.ready),
             ]
             with m.If(~shows):
-                m.d.comb += sink.payload.what.eq(Shown.END)
-            with m.If(ends):
-                m.d.sync += ended.eq(1)
-            with m.Elif(shows & sink.ready & (head.what == Shown.FLUSH)):
-                m.d.sync += ended.eq(0)
-        passed = tree.output.payload.what
-        dropped = (passed == Shown.BEAT) | (passed == Shown.END)
+                m.d.comb += make_like(sink.payload, Shown.END)
+            with m.If(shows & sink.ready):
+                with m.Switch(head.what):
+                    with m.Case(Shown.END):
+                        m.d.sync += ended.eq(1)
+                    with m.Case(Shown.FLUSH):
+                        m.d.sync += ended.eq(0)
+        passed = tree.output.payload
+        dropped = (passed.what == Shown.BEAT) | is_like(passed, Shown.END)
         m.d.comb += [
-            self.output.payload.eq(tree.output.payload),
+            self.output.payload.eq(passed),
             self.output.valid.eq(tree.output.valid & ~dropped),
             tree.output.ready.eq(self.output.ready | dropped),
-            self.starving.eq(tree.waits),
             self.idle.eq(~tree.output.valid),
         ]
+        m.d.sync += self.starving.eq(tree.waits)
         return m
