@@ -29,10 +29,10 @@ class ShortQueue(wiring.Component):
             shape=shape, depth=1 << width, init=[], attrs=ram_style(shape, 1 << width)
         )
         write, read = places.write_port(), places.read_port()
-        # Pointers go round twice, so that full is not empty.
-        last, first = Signal(width + 1), Signal(width + 1)
+        last, first = Signal(width), Signal(width)
+        filled = Signal(range(self._depth + 1))
         fits = Signal(init=1)  # one more, even if nothing has left meanwhile
-        some = last != first
+        some = filled != 0
         m.d.comb += [
             self.input.ready.eq(fits),
             write.addr.eq(last),
@@ -42,13 +42,16 @@ class ShortQueue(wiring.Component):
             read.en.eq(~self.output.valid | self.output.ready),
             self.output.payload.eq(read.data),
         ]
-        filled = (last - first)[: width + 1]
         # Both are known before it is known whether something comes.
         m.d.sync += fits.eq(Mux(write.en, filled < self._depth - 1, filled < self._depth))
         with m.If(write.en):
             m.d.sync += last.eq(last + 1)
         with m.If(read.en):
             m.d.sync += [self.output.valid.eq(some), first.eq(first + some)]
+        with m.If(write.en & ~(read.en & some)):
+            m.d.sync += filled.eq(filled + 1)
+        with m.Elif(~write.en & read.en & some):
+            m.d.sync += filled.eq(filled - 1)
         return m
 
 
