@@ -121,8 +121,7 @@ class LowLatencyNode(wiring.Component):
             self.to_left.valid.eq(takes_right & passes_left),
             self.to_left.payload.eq(leftwards),
         ]
-        with m.If(takes_right & acknowledges):
-            m.d.comb += self.to_right.payload.kind.eq(Note.ACKNOWLEDGEMENT)
+        m.d.comb += self.to_right.payload.acknowledges.eq(takes_right & acknowledges)
         with m.If(ends):
             m.d.comb += [
                 self.to_left.payload.kind.eq(Note.END),
@@ -137,7 +136,7 @@ class LowLatencyNode(wiring.Component):
             keeps_s.window.eq(r.here if keyed else 1),
             keeps_s.flight.eq((r.here | r.home_left) if keyed else 1),
             keeps_s.expire.eq(takes_left & r.expires),
-            keeps_s.land.eq(takes_left & r.acknowledgement),
+            keeps_s.land.eq(takes_left & r.lands),
             keeps_s.clear.eq(takes_left & r.clear),
             keeps_s.store.eq(s_taken & s.stays),
             keeps_s.fly.eq(s_taken & s.arrival & s.home_left),
@@ -170,6 +169,7 @@ class LowLatencyNode(wiring.Component):
         source = self.from_right if from_right else self.from_left
         message, here, kind = source.p, Signal(), source.p.kind
         home_left = message.home < self.position
+        addressed = (kind == Note.EXPIRY) | (kind == Note.END)  # to its home
         flags = {
             "here": here,
             "home_left": home_left,
@@ -177,14 +177,15 @@ class LowLatencyNode(wiring.Component):
             "stays": (kind == Note.ARRIVAL) & here,
             # Whoever sent it has kept it, unless it had passed its home there.
             "acknowledges": (kind == Note.ARRIVAL) & (here | home_left),
-            "acknowledgement": kind == Note.ACKNOWLEDGEMENT,
             "ends": (kind == Note.END) & here,
             "expiry": kind == Note.EXPIRY,
             "expires": (kind == Note.EXPIRY) & here,
             "clear": kind == Note.CLEAR,
-            "passes": (kind != Note.ACKNOWLEDGEMENT) & ~(((kind == Note.EXPIRY) | (kind == Note.END)) & here),
-            "passes_by": ((kind == Note.EXPIRY) | (kind == Note.END)) & ~here,
+            "passes": ~(addressed & here),
+            "passes_by": addressed & ~here,
         }
+        flags = {name: flag & ~message.acknowledges for name, flag in flags.items()}
+        flags["lands"] = message.acknowledges
         layout = data.StructLayout(dict.fromkeys(flags, 1))
         door = m.submodules["right" if from_right else "left"] = Door(layout, message.shape())
         m.d.comb += [

@@ -127,7 +127,8 @@ class WindowDriver(wiring.Component):
             ~window.full | (window.oldest.valid & channel.ready)
             for window, channel in zip(windows, (self.to_left, self.to_right))
         ]
-        enters = given & calm & ~self.held_back
+        waits = given & ~self.held_back
+        enters = waits & calm
         m.d.comb += [
             r.push.eq(enters & (kind == Kind.R) & self.to_right.ready & room[0] & ~crowded),
             s.push.eq(enters & (kind == Kind.S) & self.to_left.ready & room[1]),
@@ -162,32 +163,36 @@ class WindowDriver(wiring.Component):
                 self.record.stamp.eq(self.stamp),
             ]
 
-        # Messages: tuples, and for those that leave their windows expiries at the other end. Where times are
-        # those of arrivals, an end that had no tuple is told the time when nothing else is to be said.
+        # Messages: tuples, and for those that leave their windows expiries at the other end. Which it would
+        # be is known before it is known whether there is one. Where times are those of arrivals, an end that
+        # had no tuple is told the time when nothing else is to be said.
         for of_s, channel in ((False, self.to_right), (True, self.to_left)):
             own, opposite = (s, r) if of_s else (r, s)
+            own_kind, opposite_kind = (Kind.S, Kind.R) if of_s else (Kind.R, Kind.S)
             message = channel.payload
+            tells = Signal(name=f"{'s' if of_s else 'r'}_tells")  # a time
+            expires = opposite.behind | (waits & (kind == opposite_kind) & opposite.full)
             m.d.comb += [
                 message.id.eq(word.id),
                 message.stamp.eq(self.stamp),
                 message.dims.eq(word.dims.box if of_s else word.dims.point),
-                message.home.eq(Mux(opposite.pop, opposite.oldest.p.home, own.home)),
+                message.home.eq(Mux(expires, opposite.oldest.p.home, own.home)),
                 channel.valid.eq(opposite.pop | own.push | marks | clears),
                 opposite.pop.eq((opposite.push & opposite.full) | (opposite.behind & channel.ready)),
             ]
-            with m.If(opposite.pop):
+            with m.If(expires):
                 m.d.comb += message.kind.eq(Note.EXPIRY)
-            with m.Elif(clears):
+            with m.Elif(flushing):
                 m.d.comb += message.kind.eq(Note.CLEAR)
-            with m.Elif(own.push):
+            with m.Elif(waits & (kind == own_kind)):
                 m.d.comb += message.kind.eq(Note.ARRIVAL)
             with m.Else():
-                m.d.comb += message.kind.eq(Note.MARK)
+                m.d.comb += [message.kind.eq(Note.MARK), tells.eq(channel.ready)]
             if ordered:
                 owes = Signal(name=f"{'s' if of_s else 'r'}_owes")
-                with m.If(owes & channel.ready):
+                with m.If(owes & tells):
                     m.d.comb += channel.valid.eq(1)
-                with m.If(own.push | (channel.ready & channel.valid & (message.kind == Note.MARK))):
+                with m.If(own.push | (tells & channel.valid)):
                     m.d.sync += owes.eq(0)
                 with m.If(opposite.push):
                     m.d.sync += owes.eq(1)
