@@ -52,6 +52,12 @@ def places(parameters: Parameters, of_s: bool) -> int:
     return segment + CHANNEL * (parameters.cores if parameters.homes == "hash" else 1) + STAGES + 1
 
 
+def _exceeds(number: Value, bound: int, gains: Value, goes: Value, step: int) -> Value:
+    """Whether a number will be more than `bound` when it `gains` one and `step` of it `goes`."""
+    stays, less = (Mux(gains, number > most - 1, number > most) for most in (bound, bound + step))
+    return Mux(goes, less, stays)
+
+
 def _behind(shows: Value, more: Value) -> Value:
     """Whether a scan has rows behind the one that it shows."""
     return more[0] | Mux(shows[0], shows[1:].any(), more[1:].any())
@@ -70,8 +76,10 @@ class _Ring:
     next_head: data.View  # a cycle earlier
     next_count: Signal
     next_reach: Signal
-    some: Signal  # there are tuples; there will be with one more
-    several: Signal  # there is more than a row of them; there will be with one more
+    some: Signal  # may be met
+    several: Signal  # it takes more than a row
+    next_some: Signal
+    next_several: Signal
 
     @classmethod
     def of(cls, name: str, first: int, rows: int, lanes: int, lead: int) -> "_Ring":
@@ -80,8 +88,11 @@ class _Ring:
         counted = [range(-lead, (rows + more) * lanes + 1) for more in range(2)]
         shapes = {"head": place, "tail": place, "count": counted[0], "reach": counted[1]}
         shapes |= {f"next_{part}": shapes[part] for part in ("head", "count", "reach")}
-        shapes |= {"some": 2, "several": 2}
-        return cls(first, rows, *(Signal(shape, name=f"{name}_{part}") for part, shape in shapes.items()))
+        shapes |= dict.fromkeys(("some", "several", "next_some", "next_several"), 1)
+        parts = {part: Signal(shape, name=f"{name}_{part}") for part, shape in shapes.items()}
+        if lanes == 1:  # they are the same
+            parts |= {"reach": parts["count"], "next_reach": parts["next_count"]}
+        return cls(first, rows, **parts)
 
     def after(self, place: data.View, lanes: int) -> dict[str, Value]:
         """The place behind another."""
@@ -179,6 +190,9 @@ class Scanner(wiring.Component):
                 ring.next_head.eq(ring.head),
                 ring.next_count.eq(ring.count + (gains - goes)),
                 ring.next_reach.eq(ring.reach + (gains - Mux(turns, lanes, 0))),
+                # Not from the sums, which take as long again.
+                ring.next_some.eq(_exceeds(ring.count, 0, gains, goes, 1)),
+                ring.next_several.eq(_exceeds(ring.reach, lanes, gains, turns, lanes)),
             ]
             with m.If(goes):
                 m.d.comb += [ring.next_head[part].eq(to) for part, to in ring.after(ring.head, lanes).items()]
@@ -186,13 +200,14 @@ class Scanner(wiring.Component):
                 m.d.sync += [ring.tail[part].eq(to) for part, to in ring.after(ring.tail, lanes).items()]
             with m.If(does.clear):
                 m.d.comb += [ring.next_head.eq(0), ring.next_count.eq(0), ring.next_reach.eq(0)]
+                m.d.comb += [ring.next_some.eq(0), ring.next_several.eq(0)]
                 m.d.sync += ring.tail.eq(0)
             m.d.sync += [
                 ring.head.eq(ring.next_head),
                 ring.count.eq(ring.next_count),
                 ring.reach.eq(ring.next_reach),
-                ring.some.eq(Cat(ring.next_count > 0, ring.next_count >= 0)),
-                ring.several.eq(Cat(ring.next_reach > lanes, ring.next_reach >= lanes)),
+                ring.some.eq(ring.next_some),
+                ring.several.eq(ring.next_several),
             ]
 
         # Stage 1: the rows of a scan, ring after ring. Each ring tells its row and the rest behind it.
@@ -229,8 +244,8 @@ class Scanner(wiring.Component):
                 )
                 gains = changes[k][2]
                 m.d.comb += [
-                    may_show[k].eq(wanted & Mux(gains, ring.some[1], ring.some[0])),
-                    may_more[k].eq(wanted & Mux(gains, ring.several[1], ring.several[0])),
+                    may_show[k].eq(wanted & (ring.some | gains)),
+                    may_more[k].eq(wanted & (ring.several | (ring.some & gains))),
                 ]
             with m.If(shows[k]):
                 m.d.comb += [row.eq(ring.first + shown), meets.eq(mask)]
@@ -374,8 +389,8 @@ class Scanner(wiring.Component):
             m.d.sync += [
                 at.eq(ring.next_head),
                 reach.eq(ring.next_reach),
-                shows.eq(wanted & (ring.next_count > 0)),
-                more.eq(wanted & (ring.next_reach > lanes)),
+                shows.eq(wanted & ring.next_some),
+                more.eq(wanted & ring.next_several),
             ]
         with m.Elif(turn):
             m.d.sync += [
