@@ -107,9 +107,10 @@ class Scanner(wiring.Component):
     What comes has its effect a cycle later, all in the same order. `start`, `expire`, `land`, `clear`, and
     `gain` without `store` may come while `ready` is high. `start` begins a scan for `probe`: from the next
     cycle on it shows a row of `lanes` tuples in each cycle in which the stages behind it go on, and in the
-    last such cycle `ready` is high again. Which of the tuples stored and released meanwhile a probe meets was
-    settled when it started. `clear` waits for `empty`: what is stored after it would overwrite the ids of
-    pairs that are yet to be named.
+    last such cycle `ready` is high again; a cycle later if that is the first and another tuple had just come
+    or gone. Which of the tuples stored and released meanwhile a probe meets was settled when it started.
+    `clear` waits for `empty`: what is stored after it would overwrite the ids of pairs that are yet to be
+    named.
 
     With an index it goes from tuple to tuple of the probe's bucket instead, from the newest to the oldest.
 
