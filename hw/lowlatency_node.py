@@ -88,27 +88,31 @@ class LowLatencyNode(wiring.Component):
         m.d.comb += apart.eq(s_passes_by | (r.passes_by & ~acknowledges))
 
         # Any other is processed alone in a cycle, if there is room for what it sends on. A clear waits for
-        # rows that are being compared, and so for results to be taken, for nothing else.
-        left_can, right_can, takes_left, takes_right, left_last = (Signal() for _ in range(5))
+        # rows that are being compared, and so for results to be taken, for nothing else. A side that would go
+        # has its turn before it is known whether it can; if it cannot, the turn passes all the same.
+        left_would, right_would, takes_left, takes_right, rights_turn = (Signal() for _ in range(5))
+        s_goes = right_given & (self.to_left.ready | ~s.passes) & (self.to_right.ready | ~s.acknowledges)
+        end_goes = self.to_left.ready | self.ended.p.here
         m.d.comb += [
-            left_can.eq(
-                left.output.valid
-                & ~self.hold[0]
-                & keeps_s.ready
-                & (keeps_s.empty | ~r.clear)
-                & (self.to_right.ready | ~r.passes)
+            left_would.eq(
+                left.output.valid & ~self.hold[0] & keeps_s.ready & (self.to_right.ready | ~r.passes)
             ),
-            right_can.eq(
-                (ends | (right_given & (keeps_r.empty | ~s.clear) & ~(self.ending & s.arrival)))
-                & keeps_r.ready
-                & (self.to_left.ready | ~passes_left)
-                & (self.to_right.ready | ~acknowledges)
+            right_would.eq(keeps_r.ready & ((self.ended.valid & end_goes) | s_goes)),
+            takes_left.eq(left_would & (keeps_s.empty | ~r.clear) & ~(right_would & rights_turn & ~apart)),
+            takes_right.eq(
+                keeps_r.ready
+                & Mux(
+                    ends,
+                    end_goes,
+                    s_goes & (keeps_r.empty | ~s.clear) & ~(self.ending & s.arrival),
+                )
+                & (~left_would | rights_turn | apart)
             ),
-            takes_left.eq(left_can & ~(right_can & left_last & ~apart)),
-            takes_right.eq(right_can & (~left_can | left_last | apart)),
         ]
         with m.If(takes_left | takes_right):
-            m.d.sync += left_last.eq(takes_left)
+            m.d.sync += rights_turn.eq(takes_left)
+        with m.Else():
+            m.d.sync += rights_turn.eq(Mux(rights_turn, ~right_would, left_would))
 
         s_taken = Signal()  # what waits at the door
         m.d.comb += [
@@ -121,8 +125,7 @@ class LowLatencyNode(wiring.Component):
             self.to_left.valid.eq(takes_right & passes_left),
             self.to_left.payload.eq(leftwards),
         ]
-        with m.If(takes_right & acknowledges):
-            m.d.comb += self.to_right.payload.kind.eq(Note.ACKNOWLEDGEMENT)
+        m.d.comb += self.to_right.payload.acknowledges.eq(takes_right & acknowledges)
         with m.If(ends):
             m.d.comb += [
                 self.to_left.payload.kind.eq(Note.END),
@@ -137,7 +140,7 @@ class LowLatencyNode(wiring.Component):
             keeps_s.window.eq(r.here if keyed else 1),
             keeps_s.flight.eq((r.here | r.home_left) if keyed else 1),
             keeps_s.expire.eq(takes_left & r.expires),
-            keeps_s.land.eq(takes_left & r.acknowledgement),
+            keeps_s.land.eq(takes_left & r.lands),
             keeps_s.clear.eq(takes_left & r.clear),
             keeps_s.store.eq(s_taken & s.stays),
             keeps_s.fly.eq(s_taken & s.arrival & s.home_left),
@@ -170,6 +173,7 @@ class LowLatencyNode(wiring.Component):
         source = self.from_right if from_right else self.from_left
         message, here, kind = source.p, Signal(), source.p.kind
         home_left = message.home < self.position
+        addressed = (kind == Note.EXPIRY) | (kind == Note.END)  # to its home
         flags = {
             "here": here,
             "home_left": home_left,
@@ -177,14 +181,15 @@ class LowLatencyNode(wiring.Component):
             "stays": (kind == Note.ARRIVAL) & here,
             # Whoever sent it has kept it, unless it had passed its home there.
             "acknowledges": (kind == Note.ARRIVAL) & (here | home_left),
-            "acknowledgement": kind == Note.ACKNOWLEDGEMENT,
             "ends": (kind == Note.END) & here,
             "expiry": kind == Note.EXPIRY,
             "expires": (kind == Note.EXPIRY) & here,
             "clear": kind == Note.CLEAR,
-            "passes": (kind != Note.ACKNOWLEDGEMENT) & ~(((kind == Note.EXPIRY) | (kind == Note.END)) & here),
-            "passes_by": ((kind == Note.EXPIRY) | (kind == Note.END)) & ~here,
+            "passes": ~(addressed & here),
+            "passes_by": addressed & ~here,
         }
+        flags = {name: flag & ~message.acknowledges for name, flag in flags.items()}
+        flags["lands"] = message.acknowledges
         layout = data.StructLayout(dict.fromkeys(flags, 1))
         door = m.submodules["right" if from_right else "left"] = Door(layout, message.shape())
         m.d.comb += [

@@ -14,11 +14,10 @@ class Note(enum.Enum, shape=3):
     """What a message is."""
 
     ARRIVAL = 0  #: a tuple, on its way past all nodes
-    ACKNOWLEDGEMENT = 1  #: to the right: the node there need not keep its oldest tuple in flight any longer
-    END = 2  #: to the left: the next R tuple of node `home` has seen all nodes
-    EXPIRY = 3  #: the oldest tuple that node `home` keeps of the opposite stream has left its window
-    MARK = 4  #: nothing but a time
-    CLEAR = 5  #: all that is kept of the opposite stream has left its window
+    END = 1  #: to the left: the next R tuple of node `home` has seen all nodes
+    EXPIRY = 2  #: the oldest tuple that node `home` keeps of the opposite stream has left its window
+    MARK = 3  #: nothing but a time
+    CLEAR = 4  #: all that is kept of the opposite stream has left its window
 
 
 def stamp_width(parameters: Parameters) -> int:
@@ -27,10 +26,15 @@ def stamp_width(parameters: Parameters) -> int:
 
 
 def message_layout(parameters: Parameters, of_s: bool) -> data.StructLayout:
-    """A message in the direction of R, or of S (`of_s`). Only arrivals have an id and dimensions."""
+    """A message in the direction of R, or of S (`of_s`). Only arrivals have an id and dimensions.
+
+    If it `acknowledges`, it is nothing else, whatever its kind: the node on the right need not keep its
+    oldest tuple in flight any longer. That is decided last, and so has a bit of its own.
+    """
     return data.StructLayout(
         {
             "kind": Note,
+            "acknowledges": 1,
             "home": range(parameters.cores),
             "id": ID_WIDTH,
             "stamp": stamp_width(parameters),

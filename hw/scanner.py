@@ -52,6 +52,17 @@ def places(parameters: Parameters, of_s: bool) -> int:
     return segment + CHANNEL * (parameters.cores if parameters.homes == "hash" else 1) + STAGES + 1
 
 
+def _exceeds(number: Value, bound: int, gains: Value, goes: Value, step: int) -> Value:
+    """Whether a number will be more than `bound` when it `gains` one and `step` of it `goes`."""
+    stays, less = (Mux(gains, number > most - 1, number > most) for most in (bound, bound + step))
+    return Mux(goes, less, stays)
+
+
+def _behind(shows: Value, more: Value) -> Value:
+    """Whether a scan has rows behind the one that it shows."""
+    return more[0] | Mux(shows[0], shows[1:].any(), more[1:].any())
+
+
 @dataclass
 class _Ring:
     """Rows of a window memory in which tuples lie in order; `count` of them, from the oldest, may be met."""
@@ -65,6 +76,10 @@ class _Ring:
     next_head: data.View  # a cycle earlier
     next_count: Signal
     next_reach: Signal
+    some: Signal  # may be met
+    several: Signal  # it takes more than a row
+    next_some: Signal
+    next_several: Signal
 
     @classmethod
     def of(cls, name: str, first: int, rows: int, lanes: int, lead: int) -> "_Ring":
@@ -73,7 +88,11 @@ class _Ring:
         counted = [range(-lead, (rows + more) * lanes + 1) for more in range(2)]
         shapes = {"head": place, "tail": place, "count": counted[0], "reach": counted[1]}
         shapes |= {f"next_{part}": shapes[part] for part in ("head", "count", "reach")}
-        return cls(first, rows, *(Signal(shape, name=f"{name}_{part}") for part, shape in shapes.items()))
+        shapes |= dict.fromkeys(("some", "several", "next_some", "next_several"), 1)
+        parts = {part: Signal(shape, name=f"{name}_{part}") for part, shape in shapes.items()}
+        if lanes == 1:  # they are the same
+            parts |= {"reach": parts["count"], "next_reach": parts["next_count"]}
+        return cls(first, rows, **parts)
 
     def after(self, place: data.View, lanes: int) -> dict[str, Value]:
         """The place behind another."""
@@ -88,9 +107,10 @@ class Scanner(wiring.Component):
     What comes has its effect a cycle later, all in the same order. `start`, `expire`, `land`, `clear`, and
     `gain` without `store` may come while `ready` is high. `start` begins a scan for `probe`: from the next
     cycle on it shows a row of `lanes` tuples in each cycle in which the stages behind it go on, and in the
-    last such cycle `ready` is high again. Which of the tuples stored and released meanwhile a probe meets was
-    settled when it started. `clear` waits for `empty`: what is stored after it would overwrite the ids of
-    pairs that are yet to be named.
+    last such cycle `ready` is high again; a cycle later if that is the first and another tuple had just come
+    or gone. Which of the tuples stored and released meanwhile a probe meets was settled when it started.
+    `clear` waits for `empty`: what is stored after it would overwrite the ids of pairs that are yet to be
+    named.
 
     With an index it goes from tuple to tuple of the probe's bucket instead, from the newest to the oldest.
 
@@ -171,6 +191,9 @@ class Scanner(wiring.Component):
                 ring.next_head.eq(ring.head),
                 ring.next_count.eq(ring.count + (gains - goes)),
                 ring.next_reach.eq(ring.reach + (gains - Mux(turns, lanes, 0))),
+                # Not from the sums, which take as long again.
+                ring.next_some.eq(_exceeds(ring.count, 0, gains, goes, 1)),
+                ring.next_several.eq(_exceeds(ring.reach, lanes, gains, turns, lanes)),
             ]
             with m.If(goes):
                 m.d.comb += [ring.next_head[part].eq(to) for part, to in ring.after(ring.head, lanes).items()]
@@ -178,28 +201,38 @@ class Scanner(wiring.Component):
                 m.d.sync += [ring.tail[part].eq(to) for part, to in ring.after(ring.tail, lanes).items()]
             with m.If(does.clear):
                 m.d.comb += [ring.next_head.eq(0), ring.next_count.eq(0), ring.next_reach.eq(0)]
+                m.d.comb += [ring.next_some.eq(0), ring.next_several.eq(0)]
                 m.d.sync += ring.tail.eq(0)
             m.d.sync += [
                 ring.head.eq(ring.next_head),
                 ring.count.eq(ring.next_count),
                 ring.reach.eq(ring.next_reach),
+                ring.some.eq(ring.next_some),
+                ring.several.eq(ring.next_several),
             ]
 
         # Stage 1: the rows of a scan, ring after ring. Each ring tells its row and the rest behind it.
-        go = Signal(init=1)  # stages 1 to 3 go on
+        go, free = Signal(init=1), Signal()  # stages 1 to 3 go on; they will in the next cycle
         scanning, first = Signal(), Signal()  # first: its first cycle
         probe = Signal(self.probe.shape(), reset_less=True)
         shows = Signal(len(rings))  # it has a row to show
         more = Signal(len(rings))  # and others behind that
+        next_shows, next_more = Signal.like(shows), Signal.like(more)  # if no scan starts
+        may_show, may_more = Signal.like(shows), Signal.like(more)  # if one does, at most
         row = Signal(range(depth))
         meets = Signal(lanes)
         issues = Signal()
         m.d.comb += [
             issues.eq(scanning & go & shows.any()),
             self.scans.eq(issues),
-            self.ready.eq(go & ~(scanning & (more[0] | Mux(shows[0], shows[1:].any(), more[1:].any())))),
         ]
         m.d.sync += first.eq(self.start)
+        if p.index:  # of a list it is known as late as that
+            m.d.comb += self.ready.eq(go & ~(scanning & _behind(shows, more)))
+        else:
+            starts = self.start & _behind(may_show, may_more)
+            stays = scanning & _behind(next_shows, next_more)
+            m.d.sync += self.ready.eq(free & ~Mux(self.ready, starts, stays))
         with m.If(self.ready):
             m.d.sync += [scanning.eq(self.start), probe.eq(self.probe)]
         for k, (ring, wanted) in reversed(list(enumerate(zip(rings, (self.window, self.flight))))):
@@ -207,7 +240,14 @@ class Scanner(wiring.Component):
             if p.index and k == 0:
                 shown, mask = self._walk_bucket(m, ring, does, stored, probe, first, turn, shows[k], more[k])
             else:
-                shown, mask = self._walk_ring(m, ring, wanted, turn, shows[k], more[k])
+                shown, mask = self._walk_ring(
+                    m, ring, wanted, turn, (shows[k], next_shows[k]), (more[k], next_more[k])
+                )
+                gains = changes[k][2]
+                m.d.comb += [
+                    may_show[k].eq(wanted & (ring.some | gains)),
+                    may_more[k].eq(wanted & (ring.several | (ring.some & gains))),
+                ]
             with m.If(shows[k]):
                 m.d.comb += [row.eq(ring.first + shown), meets.eq(mask)]
 
@@ -248,7 +288,6 @@ class Scanner(wiring.Component):
         mask = Signal(lanes, reset_less=True)
         spared, found_some = Signal(), Signal()
         room = Signal()  # stage 5 takes a pair
-        free = Signal()  # for another row
         at, rest = lowest(m, mask, "matching")
         m.d.comb += [
             found_some.eq(matches.any()),
@@ -256,7 +295,7 @@ class Scanner(wiring.Component):
             coming.mask.eq(matches),
             coming.operation.eq(stages[1]),
             source.eq(Mux(go, coming.as_value(), spare.as_value())),
-            free.eq(~some | (room & ~several)),
+            free.eq(~some | (room & ~several)),  # for another row
             self.found.eq(room & some),
             self.stalled.eq(~go),
         ]
@@ -272,9 +311,7 @@ class Scanner(wiring.Component):
             ]
         with m.Elif(room):
             m.d.sync += [mask.eq(rest), several.eq(at_least(3, mask))]
-        full = Signal()
-        m.d.sync += full.eq(scanning | busy.any() | some | spared)
-        m.d.comb += self.empty.eq(~full & ~scanning)
+        m.d.sync += self.empty.eq(~(self.start | scanning | busy.any() | some | spared))
         named = data.StructLayout({"id": ID_WIDTH, "stamp": len(self.results.payload.stamp)})
         lane_bits = (lanes - 1).bit_length()
         m.submodules.ids = ids = memory.Memory(
@@ -338,25 +375,29 @@ class Scanner(wiring.Component):
             )
         return m
 
-    def _walk_ring(self, m: Module, ring: _Ring, wanted: Value, turn: Value, shows: Value, more: Value):
-        """All tuples of a ring that may be met, from the oldest: a row, and which of its lanes."""
+    def _walk_ring(self, m: Module, ring: _Ring, wanted: Value, turn: Value, shows: tuple, more: tuple):
+        """All tuples of a ring that may be met, from the oldest: a row, and which of its lanes.
+
+        `shows` and `more` are pairs: the register, and what it will hold if no scan starts.
+        """
         lanes = self._p.lanes
         reach = Signal(range((ring.rows + 1) * lanes + 1), name=f"ring_{ring.first}_left", reset_less=True)
         at = Signal(ring.head.shape(), name=f"ring_{ring.first}_at", reset_less=True)
+        (shows, next_shows), (more, next_more) = shows, more
+        m.d.comb += [next_shows.eq(Mux(turn, more, shows)), next_more.eq(Mux(turn, reach > 2 * lanes, more))]
+        m.d.sync += [shows.eq(next_shows), more.eq(next_more)]
         with m.If(self.ready):
             m.d.sync += [
                 at.eq(ring.next_head),
                 reach.eq(ring.next_reach),
-                shows.eq(wanted & (ring.next_count > 0)),
-                more.eq(wanted & (ring.next_reach > lanes)),
+                shows.eq(wanted & ring.next_some),
+                more.eq(wanted & ring.next_several),
             ]
         with m.Elif(turn):
             m.d.sync += [
                 at.lane.eq(0),
                 at.row.eq(Mux(at.row == ring.rows - 1, 0, at.row + 1)),
                 reach.eq(reach - lanes),
-                shows.eq(more),
-                more.eq(reach > 2 * lanes),
             ]
         return at.row, Cat((k >= at.lane) & (k < reach) for k in range(lanes))
 

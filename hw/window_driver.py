@@ -12,7 +12,7 @@ Windows are of so many tuples, and shorter where the host's horizons say so: so 
 
 from dataclasses import dataclass
 
-from amaranth import Module, Mux, ResetInserter, Signal
+from amaranth import Module, Mux, ResetInserter, Signal, Value
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -71,7 +71,7 @@ class WindowDriver(wiring.Component):
                 "announced": In(1),
                 "stamp": Out(stamp_width(parameters)),  # the next arrival's
                 "took": Out(1),  # a tuple
-                "lost": Out(1),  # a live tuple had to leave its window
+                "lost": Out(1),  # a live tuple had to leave its window, two cycles ago
             }
         )
 
@@ -83,6 +83,7 @@ class WindowDriver(wiring.Component):
         given = door.output.valid
         takes = Signal()  # the word is done
         marks, clears = Signal(), Signal()  # messages for both ends
+        clearing = Signal()  # clears are under way
         m.d.comb += [
             door.input.valid.eq(self.tuples.valid),
             door.input.p.message.eq(self.tuples.p),
@@ -92,16 +93,16 @@ class WindowDriver(wiring.Component):
         ]
 
         # Windows. What is behind the horizon expires, one tuple every other cycle, and words wait for it.
-        windows = [self._window(m, word, kind, of_s, takes, clears) for of_s in (False, True)]
+        windows = [self._window(m, word, kind, of_s, given, clears, clearing) for of_s in (False, True)]
         r, s = windows
         calm = ~r.behind & ~s.behind
         both = self.to_right.ready & self.to_left.ready
-        m.d.comb += self.lost.eq(r.lost | s.lost)
+        m.d.sync += self.lost.eq(r.lost | s.lost)
 
         # What is under way, and a flush, which waits for it, sends clears and waits for those.
         travelling = Signal(range(expeditions(p) + 1))  # R tuples that the last node has not taken note of
         passing = [Signal(range(4 * p.cores + 8), name=f"{side}_passing") for side in "rs"]
-        clearing, r_cleared, s_cleared = Signal(), Signal(), Signal()
+        r_cleared, s_cleared = Signal(), Signal()
         m.d.sync += travelling.eq(travelling + r.push - self.r_ended)
         for number, window, passed in zip(passing, windows, (self.r_passed, self.s_passed)):
             m.d.sync += number.eq(number + window.push - passed)
@@ -127,7 +128,8 @@ class WindowDriver(wiring.Component):
             ~window.full | (window.oldest.valid & channel.ready)
             for window, channel in zip(windows, (self.to_left, self.to_right))
         ]
-        enters = given & calm & ~self.held_back
+        waits = given & ~self.held_back
+        enters = waits & calm
         m.d.comb += [
             r.push.eq(enters & (kind == Kind.R) & self.to_right.ready & room[0] & ~crowded),
             s.push.eq(enters & (kind == Kind.S) & self.to_left.ready & room[1]),
@@ -162,51 +164,60 @@ class WindowDriver(wiring.Component):
                 self.record.stamp.eq(self.stamp),
             ]
 
-        # Messages: tuples, and for those that leave their windows expiries at the other end. Where times are
-        # those of arrivals, an end that had no tuple is told the time when nothing else is to be said.
+        # Messages: tuples, and for those that leave their windows expiries at the other end. Which it would
+        # be is known before it is known whether there is one. Where times are those of arrivals, an end that
+        # had no tuple is told the time when nothing else is to be said.
         for of_s, channel in ((False, self.to_right), (True, self.to_left)):
             own, opposite = (s, r) if of_s else (r, s)
+            own_kind, opposite_kind = (Kind.S, Kind.R) if of_s else (Kind.R, Kind.S)
             message = channel.payload
+            tells = Signal(name=f"{'s' if of_s else 'r'}_tells")  # a time
+            expires = opposite.behind | (waits & (kind == opposite_kind) & opposite.full)
             m.d.comb += [
                 message.id.eq(word.id),
                 message.stamp.eq(self.stamp),
                 message.dims.eq(word.dims.box if of_s else word.dims.point),
-                message.home.eq(Mux(opposite.pop, opposite.oldest.p.home, own.home)),
+                message.home.eq(Mux(expires, opposite.oldest.p.home, own.home)),
                 channel.valid.eq(opposite.pop | own.push | marks | clears),
                 opposite.pop.eq((opposite.push & opposite.full) | (opposite.behind & channel.ready)),
             ]
-            with m.If(opposite.pop):
+            with m.If(expires):
                 m.d.comb += message.kind.eq(Note.EXPIRY)
-            with m.Elif(clears):
+            with m.Elif(flushing):
                 m.d.comb += message.kind.eq(Note.CLEAR)
-            with m.Elif(own.push):
+            with m.Elif(waits & (kind == own_kind)):
                 m.d.comb += message.kind.eq(Note.ARRIVAL)
             with m.Else():
-                m.d.comb += message.kind.eq(Note.MARK)
+                m.d.comb += [message.kind.eq(Note.MARK), tells.eq(channel.ready)]
             if ordered:
                 owes = Signal(name=f"{'s' if of_s else 'r'}_owes")
-                with m.If(owes & channel.ready):
+                with m.If(owes & tells):
                     m.d.comb += channel.valid.eq(1)
-                with m.If(own.push | (channel.ready & channel.valid & (message.kind == Note.MARK))):
+                with m.If(own.push | (tells & channel.valid)):
                     m.d.sync += owes.eq(0)
                 with m.If(opposite.push):
                     m.d.sync += owes.eq(1)
         return m
 
     def _window(
-        self, m: Module, word: data.View, kind: enum.EnumView, of_s: bool, takes: Signal, clears: Signal
+        self,
+        m: Module,
+        word: data.View,
+        kind: enum.EnumView,
+        of_s: bool,
+        given: Value,
+        clears: Signal,
+        clearing: Signal,
     ) -> "_Window":
-        """One stream's window, as ids in order, and its horizon."""
+        """One stream's window, as ids in order, and its horizon. All is forgotten while `clearing`."""
         p = self._p
         side, size = "rs"[of_s], p.windows[of_s]
         entry = data.StructLayout({"id": ID_WIDTH, "home": range(p.cores)})
         # A tuple alone must be shown at once: it leaves as the next one comes. Others come one per cycle,
         # and nobody asks whether they fit: a queue of two would not take them.
         queue = Queue(entry, max(3, size)) if size > 1 else Skid(entry)
-        m.submodules[f"{side}_ids"] = ResetInserter(clears)(queue)
-        count, next_count = (
-            Signal(range(size + 1), name=f"{side}_{name}") for name in ("count", "next_count")
-        )
+        m.submodules[f"{side}_ids"] = ResetInserter(clearing)(queue)
+        count = Signal(range(size + 1), name=f"{side}_count")
         horizon = Signal(OPTION_LAYOUT, name=f"{side}_horizon")
         evicted = Signal(OPTION_LAYOUT, name=f"{side}_evicted")
         oldest = queue.output
@@ -221,16 +232,15 @@ class WindowDriver(wiring.Component):
             queue.input.p.home.eq(window.home),
             queue.input.valid.eq(push),
             oldest.ready.eq(pop),
-            next_count.eq(count + (push - pop)),
             window.lost.eq(
                 evicted.valid & horizon.valid & ((evicted.id - horizon.id)[:ID_WIDTH].as_signed() >= 0)
             ),
         ]
         old = (oldest.p.id - horizon.id)[:ID_WIDTH].as_signed() < 0
         m.d.sync += [
-            count.eq(next_count),
-            window.full.eq(next_count == size),
-            window.behind.eq(horizon.valid & old & oldest.valid & ~pop),
+            count.eq(count + (push - pop)),
+            window.full.eq(Mux(push == pop, window.full, push & (count == size - 1))),
+            window.behind.eq(horizon.valid & old & oldest.valid & ~pop & ~clears),
             evicted.valid.eq(push & window.full),
             evicted.id.eq(oldest.p.id),
         ]
@@ -240,9 +250,9 @@ class WindowDriver(wiring.Component):
         else:
             with m.If(push):
                 m.d.sync += window.home.eq(Mux(window.home == p.cores - 1, 0, window.home + 1))
-        with m.If(takes & (kind == (Kind.HORIZON_S if of_s else Kind.HORIZON_R))):
+        with m.If(given & (kind == (Kind.HORIZON_S if of_s else Kind.HORIZON_R))):
             m.d.sync += [horizon.valid.eq(1), horizon.id.eq(word.id)]
-        with m.If(clears):
+        with m.If(clearing):
             m.d.sync += [signal.eq(0) for signal in (count, window.full, horizon.valid, window.behind)]
             if p.homes != "hash":
                 m.d.sync += window.home.eq(0)

@@ -289,3 +289,26 @@ def test_a_tuple_that_expires_on_its_way_leaves_nothing(of_s, rng):
         run = model.run({"tuples": words}, {"results": size + 1}, patience=PATIENCE)
         assert sorted(pair[of_s] for pair in pairs_of(run.outputs["results"])) == list(range(40, 40 + size))
         ends_empty(model, p)
+
+
+@pytest.mark.parametrize("of_s", [False, True], ids=["r", "s"])
+def test_a_flush_right_behind_a_horizon(of_s):
+    """What has not expired yet is forgotten: no expiry follows the clear and takes a later tuple."""
+    p = chain(2)
+    horizon = Kind.HORIZON_S if of_s else Kind.HORIZON_R
+    size = p.windows[of_s]
+    with library(2).open() as model:
+        for delay in range(8):
+            # Marks let the chain come to rest; horizons that say nothing new pass the time.
+            stored = [_tuple(p, of_s, k, 1) for k in range(size)]
+            run = model.run(
+                {"tuples": np.concatenate([*stored, control(p, Kind.MARK, MARK)])},
+                {"results": 1},
+                patience=PATIENCE,
+            )
+            others = [control(p, Kind.HORIZON_R if of_s else Kind.HORIZON_S, 0)] * delay
+            words = [control(p, horizon, size), *others, control(p, Kind.FLUSH), *stored]
+            words += [_tuple(p, not of_s, 50, 1), control(p, Kind.MARK, MARK)]
+            run = model.run({"tuples": np.concatenate(words)}, {"results": size + 1}, patience=PATIENCE)
+            assert sorted(pair[of_s] for pair in pairs_of(run.outputs["results"])) == list(range(size))
+            ends_empty(model, p)
