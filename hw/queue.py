@@ -1,7 +1,7 @@
 """Queues in memory that show their front in registers."""
 
-from amaranth import Module, Mux, Shape, Signal
-from amaranth.lib import fifo, memory, stream, wiring
+from amaranth import Module, Mux, Signal
+from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .skid import Skid
@@ -29,10 +29,10 @@ class ShortQueue(wiring.Component):
             shape=shape, depth=1 << width, init=[], attrs=ram_style(shape, 1 << width)
         )
         write, read = places.write_port(), places.read_port()
-        last, first = Signal(width), Signal(width)
-        filled = Signal(range(self._depth + 1))
+        # Pointers go round twice, so that full is not empty.
+        last, first = Signal(width + 1), Signal(width + 1)
         fits = Signal(init=1)  # one more, even if nothing has left meanwhile
-        some = filled != 0
+        some = last != first
         m.d.comb += [
             self.input.ready.eq(fits),
             write.addr.eq(last),
@@ -42,21 +42,18 @@ class ShortQueue(wiring.Component):
             read.en.eq(~self.output.valid | self.output.ready),
             self.output.payload.eq(read.data),
         ]
+        filled = (last - first)[: width + 1]
         # Both are known before it is known whether something comes.
         m.d.sync += fits.eq(Mux(write.en, filled < self._depth - 1, filled < self._depth))
         with m.If(write.en):
             m.d.sync += last.eq(last + 1)
         with m.If(read.en):
             m.d.sync += [self.output.valid.eq(some), first.eq(first + some)]
-        with m.If(write.en & ~(read.en & some)):
-            m.d.sync += filled.eq(filled + 1)
-        with m.Elif(~write.en & read.en & some):
-            m.d.sync += filled.eq(filled - 1)
         return m
 
 
 class Queue(wiring.Component):
-    """Places for `depth` items in memory, and two in the registers behind it.
+    """A `ShortQueue`, and two places in the registers behind it.
 
     A memory takes a long time to show a word, and to be told to go on: so what looks at the front, and what
     takes it, has a cycle of its own.
@@ -72,14 +69,8 @@ class Queue(wiring.Component):
         m = Module()
         shape = self.input.payload.shape()
         m.submodules.skid = skid = Skid(shape)
-        m.submodules.fifo = queue = fifo.SyncFIFOBuffered(width=Shape.cast(shape).width, depth=self._depth)
-        m.d.comb += [
-            queue.w_data.eq(self.input.p),
-            queue.w_en.eq(self.input.valid),
-            self.input.ready.eq(queue.w_rdy),
-            skid.input.payload.eq(queue.r_data),
-            skid.input.valid.eq(queue.r_rdy),
-            queue.r_en.eq(skid.input.ready),
-        ]
+        m.submodules.queue = queue = ShortQueue(shape, self._depth)
+        wiring.connect(m, wiring.flipped(self.input), queue.input)
+        wiring.connect(m, queue.output, skid.input)
         wiring.connect(m, skid.output, wiring.flipped(self.output))
         return m

@@ -99,7 +99,7 @@ class RunReader(wiring.Component):
 class ReadShare(wiring.Component):
     """Lets several readers, which never refuse a word, use one memory port; they take turns by bursts.
 
-    At most `outstanding` bursts are on their way, and two more.
+    At most `outstanding` bursts are on their way, and three more.
 
     Latency: that of `Merge` for requests, none for words that come 3 cycles after theirs or later.
     Throughput: one word per cycle.

@@ -165,8 +165,10 @@ class Scanner(wiring.Component):
         window = _Ring.of("window", 0, rows, lanes, 8 * p.cores + 16)
         rings = [window]
         if self._of_s:
-            rings.append(_Ring.of("flight", rows, -(-FLIGHT // lanes), lanes, 0))
-        depth = sum(ring.rows for ring in rings)
+            flights = -(-FLIGHT // lanes)
+            aligned = 1 << (flights - 1).bit_length()  # so that places need no sums
+            rings.append(_Ring.of("flight", -(-rows // aligned) * aligned, flights, lanes, 0))
+        depth = rings[-1].first + rings[-1].rows
 
         # What comes, a cycle later.
         commands = data.StructLayout(dict.fromkeys(("store", "fly", "gain", "expire", "land", "clear"), 1))
@@ -184,7 +186,7 @@ class Scanner(wiring.Component):
             flight = rings[1]
             changes.append((flight, does.fly, does.fly, does.land))
             with m.If(does.fly):
-                m.d.comb += [bank.row.eq(flight.first + flight.tail.row), bank.lane.eq(flight.tail.lane)]
+                m.d.comb += [bank.row.eq(flight.first | flight.tail.row), bank.lane.eq(flight.tail.lane)]
         for ring, comes, gains, goes in changes:
             turns = goes & (ring.head.lane == lanes - 1)  # to the next row
             m.d.comb += [
@@ -249,7 +251,7 @@ class Scanner(wiring.Component):
                     may_more[k].eq(wanted & (ring.several | (ring.some & gains))),
                 ]
             with m.If(shows[k]):
-                m.d.comb += [row.eq(ring.first + shown), meets.eq(mask)]
+                m.d.comb += [row.eq(ring.first | shown), meets.eq(mask)]
 
         # Stage 2: comparisons, a register for each test. Stage 3: those that make a pair.
         operation = data.StructLayout(
@@ -338,7 +340,7 @@ class Scanner(wiring.Component):
         found = Signal(self.results.payload.shape())
         m.submodules.queue = queue = fifo.SyncFIFO(width=found.shape().size, depth=p.buffer)
         fits = Signal(init=1)  # one more in the queue, even if nothing has left it meanwhile
-        m.d.sync += fits.eq(queue.level + queue.w_en < p.buffer)
+        m.d.sync += fits.eq(Mux(queue.w_en, queue.level < p.buffer - 1, queue.level < p.buffer))
         m.d.comb += room.eq(~waiting | fits)
         with m.If(room):
             m.d.sync += [
@@ -362,16 +364,19 @@ class Scanner(wiring.Component):
             queue.r_en.eq(self.results.ready),
         ]
 
-        # Epochs: what is in the stages, and in the queue.
+        # Epochs: what is in the stages, and in the queue, which is counted a cycle later.
         for number in range(2):
             queued = Signal(range(p.buffer + 1), name=f"queued_{number}")
-            comes = queue.w_en & (epoch == number)
-            goes = queue.r_rdy & queue.r_en & (self.results.payload.epoch == number)
-            m.d.sync += queued.eq(queued + comes - goes)
+            came, went = (Signal(name=f"{change}_{number}") for change in ("came", "went"))
+            m.d.sync += [
+                came.eq(queue.w_en & (epoch == number)),
+                went.eq(queue.r_rdy & queue.r_en & (self.results.payload.epoch == number)),
+                queued.eq(queued + came - went),
+            ]
             rows = [*zip(busy, stages), (some, last), (spared, spare.operation)]
             staged = [valid & (operation.epoch == number) for valid, operation in rows]
             m.d.comb += self.held[number].eq(
-                Cat(staged).any() | (waiting & (epoch == number)) | (queued != 0)
+                Cat(staged).any() | (waiting & (epoch == number)) | came | (queued != 0)
             )
         return m
 

@@ -21,9 +21,9 @@ def test_everything_comes_out_in_order(kind, depth, stalls, seed):
         assert cycles[-1] - cycles[0] == (len(cycles) - 1) * 3 // 2
 
 
-@pytest.mark.parametrize("kind, behind, latency", [(Queue, 1, 3), (ShortQueue, 0, 2)])
+@pytest.mark.parametrize("kind, behind, latency", [(Queue, 2, 3), (ShortQueue, 0, 2)])
 def test_places_and_latency(kind, behind, latency):
-    """When the front is shown, and how much fits behind it: `depth`, and another in `Queue`'s registers."""
+    """When the front is shown, and how much fits behind it: `depth`, and two more in `Queue`'s registers."""
     dut = kind(8, 5)
 
     async def testbench(ctx):
