@@ -139,13 +139,13 @@ class LowLatency(wiring.Component):
         m.d.comb += [first.ready.eq(1), last.ready.eq(1)]
         passed = Signal()  # an R tuple leaves the last node
         m.d.comb += passed.eq(last.valid & ~last.p.acknowledges & (last.p.kind == Note.ARRIVAL))
-        for end, time, passes, cleared in (
-            (last, collector.time_r, driver.r_passed, driver.s_cleared),
-            (first, collector.time_s, driver.s_passed, driver.r_cleared),
+        for end, comes, time, passes, cleared in (
+            (last, last.valid & ~last.p.acknowledges, collector.time_r, driver.r_passed, driver.s_cleared),
+            (first, first.valid, collector.time_s, driver.s_passed, driver.r_cleared),
         ):
             note = Signal(Note, reset_less=True)
             came, stamp, mark = Signal(), Signal.like(time, reset_less=True), Signal.like(time)
-            m.d.sync += [came.eq(end.valid & ~end.p.acknowledges), note.eq(end.p.kind), stamp.eq(end.p.stamp)]
+            m.d.sync += [came.eq(comes), note.eq(end.p.kind), stamp.eq(end.p.stamp)]
             m.d.comb += [
                 time.eq(mark),
                 passes.eq(came & (note == Note.ARRIVAL)),

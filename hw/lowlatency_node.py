@@ -37,7 +37,8 @@ class LowLatencyNode(wiring.Component):
 
     Latency: a message goes on to the next node in the cycle after it came, unless the node is busy with the
     tuple before it. Throughput: one message per cycle, and one that only passes by from the other side; but
-    the next from the same side waits until a tuple is shown the last of its rows, from the cycle after on.
+    the next from the same side waits until a tuple is shown the last of its rows, from the cycle after on, or
+    another if it has one row and a tuple had just come or gone there.
     """
 
     def __init__(self, parameters: Parameters):
@@ -188,8 +189,9 @@ class LowLatencyNode(wiring.Component):
             "passes": ~(addressed & here),
             "passes_by": addressed & ~here,
         }
-        flags = {name: flag & ~message.acknowledges for name, flag in flags.items()}
-        flags["lands"] = message.acknowledges
+        if not from_right:
+            flags = {name: flag & ~message.acknowledges for name, flag in flags.items()}
+            flags["lands"] = message.acknowledges
         layout = data.StructLayout(dict.fromkeys(flags, 1))
         door = m.submodules["right" if from_right else "left"] = Door(layout, message.shape())
         m.d.comb += [

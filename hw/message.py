@@ -28,13 +28,13 @@ def stamp_width(parameters: Parameters) -> int:
 def message_layout(parameters: Parameters, of_s: bool) -> data.StructLayout:
     """A message in the direction of R, or of S (`of_s`). Only arrivals have an id and dimensions.
 
-    If it `acknowledges`, it is nothing else, whatever its kind: the node on the right need not keep its
+    If one of R `acknowledges`, it is nothing else, whatever its kind: the node on the right need not keep its
     oldest tuple in flight any longer. That is decided last, and so has a bit of its own.
     """
     return data.StructLayout(
         {
             "kind": Note,
-            "acknowledges": 1,
+            **({} if of_s else {"acknowledges": 1}),
             "home": range(parameters.cores),
             "id": ID_WIDTH,
             "stamp": stamp_width(parameters),

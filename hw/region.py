@@ -115,7 +115,7 @@ class Region(wiring.Component):
         scanning = Signal()  # not the first row of a tuple
         settled = Signal(init=1)  # no row is behind the last horizon
         waits = other & ~scanning & ~settled
-        comes_in = skid.output.valid & go  # and moves, unless it meets rows
+        comes_in = skid.output.valid & go  # and moves, unless it waits for rows to expire
         m.d.comb += [
             moves.eq(comes_in & ~waits),
             skid.output.ready.eq(go & ~waits & (last_row | ~other)),
@@ -256,7 +256,7 @@ class Region(wiring.Component):
         # Stage 4: pairs and stars, lane by lane, and the token. If a word has to wait, the stages before it
         # do so a cycle later: there is a place for what comes meanwhile.
         front = data.StructLayout({"operation": operation, "mask": lanes, "several": 1})
-        coming, source, spare = Signal(front), Signal(front), Signal(front, reset_less=True)
+        arriving, source, spare = Signal(front), Signal(front), Signal(front, reset_less=True)
         last, puts_out = Signal(operation, reset_less=True), Signal()
         mask = Signal(lanes)
         ends = Signal(lanes)
@@ -274,10 +274,10 @@ class Region(wiring.Component):
             *(lowest[k].eq(left[k] & ~left[:k].any()) for k in range(lanes)),
             some.eq(left.any()),
             is_pair.eq((mask & lowest).any() if starred else some),
-            coming.operation.eq(stages[1]),
-            coming.mask.eq(matches),
-            coming.several.eq(at_least(2, Cat(matches, stages[1].ends, stages[1].token != What.PAIR))),
-            source.eq(Mux(go, coming.as_value(), spare.as_value())),
+            arriving.operation.eq(stages[1]),
+            arriving.mask.eq(matches),
+            arriving.several.eq(at_least(2, Cat(matches, stages[1].ends, stages[1].token != What.PAIR))),
+            source.eq(Mux(go, arriving.as_value(), spare.as_value())),
             free.eq(~puts_out | (room & ~several)),
         ]
         comes = busy[1] | ~go
@@ -287,7 +287,7 @@ class Region(wiring.Component):
             go.eq(free | ~comes),
         ]
         with m.If(go):
-            m.d.sync += spare.eq(coming)
+            m.d.sync += spare.eq(arriving)
         with m.If(free):
             m.d.sync += [
                 puts_out.eq(comes),

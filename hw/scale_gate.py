@@ -27,7 +27,7 @@ class Shown(enum.Enum, shape=3):
 
     TUPLE = 0
     BEAT = 1  #: nothing with this number or an earlier one comes any more
-    END = 4  #: nothing comes any more until a flush
+    END = 4  #: nothing comes any more until a flush; 5 is the same, see `MergeNode`
     TOKEN = 6  #: of all inputs, behind everything that any of them showed before it
     FLUSH = 7  #: a token after which numbers begin anew, and inputs that have ended are open again
 

@@ -6,14 +6,16 @@ from amaranth.lib.wiring import In, Out
 
 from .segment import DISTRIBUTED
 
-#: From so many bits on a bank is worth a block RAM; smaller ones are distributed RAM.
+#: From so many bits on a bank is worth a block RAM, if it is deeper than a LUT; others are distributed RAM.
 BLOCK_BITS = 4096
+LUT_DEPTH = 16
 BLOCK = {"ram_style": "block"}
 
 
 def ram_style(shape, depth: int) -> dict[str, str]:
     """The kind of RAM for `depth` values of a shape."""
-    return BLOCK if depth * data.StructLayout({"all": shape}).size >= BLOCK_BITS else DISTRIBUTED
+    bits = depth * data.StructLayout({"all": shape}).size
+    return BLOCK if bits >= BLOCK_BITS and depth > LUT_DEPTH else DISTRIBUTED
 
 
 class WindowMemory(wiring.Component):
