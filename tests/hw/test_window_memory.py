@@ -41,6 +41,9 @@ def test_shows_rows_as_they_were_stored(lanes, depth, seed):
     simulate(dut, [testbench])
 
 
-@pytest.mark.parametrize("width, depth, style", [(32, 16, DISTRIBUTED), (32, 128, BLOCK), (256, 16, BLOCK)])
-def test_large_banks_are_block_ram(width, depth, style):
+@pytest.mark.parametrize(
+    "width, depth, style",
+    [(32, 17, DISTRIBUTED), (32, 128, BLOCK), (256, 16, DISTRIBUTED), (256, 17, BLOCK)],
+)
+def test_large_banks_that_are_deep_are_block_ram(width, depth, style):
     assert ram_style(width, depth) == style
