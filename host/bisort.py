@@ -56,7 +56,7 @@ BUFFER = 256
 #: Tuples that are listed together: so few that they mostly lie in one line.
 TAKEN = 4
 #: Searches that take a step together: while a group is looked up in the index, the one before it is sought in
-#: the keys, which have come into the cache; then what that has found is listed.
+#: the keys, and what the one before that has found is listed; all of it has come into the cache meanwhile.
 GROUP = 48
 #: Searches in what is noted, which take all steps at once: so many that the few that find something wait for
 #: memory together.
@@ -240,7 +240,7 @@ def _walk_each(
                 at, until = max(at, first), min(at + PART, last)
                 while at < until and keys[at] < value:
                     at += 1
-            # Behind what has been listed.
+            # No further than the searches that have just been listed.
             sought[kept], starts[kept] = behind, at
             hit = at < last and (not bounded or keys[at] <= above(highs[behind], origin))
             kept += hit
