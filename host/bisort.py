@@ -454,33 +454,60 @@ def _widths(boxes, hi):
     return narrowest, widest
 
 
-@compiled
-def _merge(one, other, key, shift, data, ids, offsets):
-    """Merges two sorted blocks with the same splitters; numbers of `other` are raised by `shift`.
+@inlined
+def _merge_rest(one, one_raised, i, i_end, other, other_raised, j, j_end, keys, later):
+    """`_merge_keys` one by one, to the end."""
+    while i < i_end or j < j_end:
+        from_other = i == i_end or (j < j_end and other[j] + other_raised < one[i] + one_raised)
+        keys[i + j] = other[j] + other_raised if from_other else one[i] + one_raised
+        later[i + j] = from_other
+        i, j = i + np.uint64(not from_other), j + np.uint64(from_other)
 
-    Of each: codes, by how much those of every column are raised, numbers, and where stripes begin.
+
+@compiled
+def _merge_keys(one, one_raised, one_offsets, other, other_raised, other_offsets, keys, later):
+    """Merges sorted keys, each raised by a distance, stripe by stripe; `later` says which are from `other`.
+
+    Halves of a stripe take steps by turns, so that none waits for what the other reads; and a step is no
+    branch, because none could be foretold. Of equal keys, those of `one` come first.
     """
-    one, one_raised, one_ids, one_offsets = one
-    other, other_raised, other_ids, other_offsets = other
-    one_key, other_key = one_raised[key], other_raised[key]
-    at = 0
-    for stripe in range(len(offsets) - 1):
-        offsets[stripe] = at
+    for stripe in range(len(one_offsets) - 1):
         i, i_end = one_offsets[stripe], one_offsets[stripe + 1]
         j, j_end = other_offsets[stripe], other_offsets[stripe + 1]
-        while i < i_end or j < j_end:
-            if j == j_end or (i < i_end and one[key, i] + one_key <= other[key, j] + other_key):
-                for column in range(len(data)):
-                    data[column, at] = one[column, i] + one_raised[column]
-                ids[at] = one_ids[i]
-                i += 1
+        # What is below the second half of `one` goes before it.
+        p, q = (i + i_end) // 2, j_end
+        low = j if i < i_end else q
+        while low < q:
+            middle = (low + q) // 2
+            if other[middle] + other_raised < one[p] + one_raised:
+                low = middle + 1
             else:
-                for column in range(len(data)):
-                    data[column, at] = other[column, j] + other_raised[column]
-                ids[at] = other_ids[j] + shift
-                j += 1
-            at += 1
-    offsets[-1] = at
+                q = middle
+        i, j, i_half, j_half = np.uint64(i), np.uint64(j), np.uint64(p), np.uint64(q)
+        p, q, p_end, q_end = i_half, j_half, np.uint64(i_end), np.uint64(j_end)
+        while i < i_half and j < j_half and p < p_end and q < q_end:
+            a, b = one[i] + one_raised, other[j] + other_raised
+            c, d = one[p] + one_raised, other[q] + other_raised
+            first, second = np.uint64(b < a), np.uint64(d < c)
+            keys[i + j], later[i + j] = min(a, b), first
+            keys[p + q], later[p + q] = min(c, d), second
+            i, j = i + np.uint64(1) - first, j + first
+            p, q = p + np.uint64(1) - second, q + second
+        _merge_rest(one, one_raised, i, i_half, other, other_raised, j, j_half, keys, later)
+        _merge_rest(one, one_raised, p, p_end, other, other_raised, q, q_end, keys, later)
+
+
+@compiled
+def _deal(one, one_raised, other, other_raised, later, column):
+    """Brings a column of merged tuples into the order of their keys, raised like these."""
+    i = j = np.uint64(0)
+    # What is read of the one that has come to its end is not used.
+    i_last, j_last = np.uint64(len(one) - 1), np.uint64(len(other) - 1)
+    for at in range(len(later)):
+        from_other = np.uint64(later[np.uint64(at)])
+        a, b = one[min(i, i_last)] + one_raised, other[min(j, j_last)] + other_raised
+        column[np.uint64(at)] = b if from_other else a
+        i, j = i + np.uint64(1) - from_other, j + from_other
 
 
 def _room(columns: int, count: int, key: int, kind: type = np.uint64) -> np.ndarray:
@@ -615,10 +642,22 @@ class Sorted:
         count = len(self) + len(other)
         lows, highs = np.minimum(self.lows, other.lows), np.maximum(self.highs, other.highs)
         origins, kind = _distances(lows[0], highs[0], count)
-        data, ids = _room(len(self.data), count, self.order.key, kind), np.empty(count, np.uint32)
-        offsets = np.empty_like(self.offsets)
-        both = ((run.data, run.origins - origins, run.ids, run.offsets[0]) for run in (self, other))
-        _merge(*both, self.order.key, np.uint32(other.base - self.base), data, ids, offsets[0])
+        key = self.order.key
+        data, ids = _room(len(self.data), count, key, kind), np.empty(count, np.uint32)
+        offsets, later = self.offsets + other.offsets, np.empty(count, np.bool_)
+        raised, other_raised = self.origins - origins, other.origins - origins
+        _merge_keys(
+            *(self.data[key], raised[key], self.offsets[0]),
+            *(other.data[key], other_raised[key], other.offsets[0]),
+            *(data[key], later),
+        )
+        for column in range(len(data)):
+            if column != key:
+                _deal(
+                    *(self.data[column], raised[column], other.data[column], other_raised[column]),
+                    *(later, data[column]),
+                )
+        _deal(self.ids, np.uint32(0), other.ids, np.uint32(other.base - self.base), later, ids)
         merged = Sorted(data, ids, self.base, origins, self.order, offsets, lows, highs)
         if self.widths:
             (narrow, wide), (other_narrow, other_wide) = self.widths, other.widths
