@@ -2,7 +2,7 @@
 
     positions   0 .. 7 | 8 .. 15 | ...        sorted by (stripe, key)
     heads       key[0]   key[8]    ...        the index
-    tops        the largest high bound in each part, for boxes
+    tops        the largest high bound in each part, for boxes that are not equally wide
     rising      the largest in it and in the parts before it in its stripe
 
 Points lie in the order of their code in the key dimension, boxes in that of their low bound. A box finds its
@@ -23,8 +23,8 @@ Where the key of such a block is tested for equality, a probe finds its tuples w
 bit for each stretch of distances, in their order, which says whether any of them is there, and for each word
 of 64 bits the position of the first. So what is not there, which is most of a window, takes no line of keys.
 
-Memory: codes, 4 bytes of number, for every 8th tuple 4 or 8 bytes (points) or up to 24 (boxes), and up to 1.5
-bytes for the bits and positions.
+Memory: codes, 4 bytes of number, for every 8th tuple 4 or 8 bytes, or up to 24 (boxes that are not equally
+wide), and up to 1.5 bytes for the bits and positions.
 """
 
 from collections.abc import Callable
@@ -203,8 +203,8 @@ def _list(keys, ids, base, at, near, high, number, dense, numbers, others, found
 
 @compiled
 def _walk_each(
-    keys, ids, base, heads, origin, first, last, part, codes, reach, highs, bounded, probes, begin, ahead,
-    end, parts, sought, starts, hits, left, left_at, numbers, others, found, pairs,
+    keys, tested, ids, base, heads, origin, first, last, part, codes, reach, highs, bounded, probes, begin,
+    ahead, end, parts, sought, starts, hits, left, left_at, numbers, others, found, pairs,
 ):  # fmt: skip
     """Three steps of searches for `codes[begin:end]`, less `reach`, by turns; most come in rising order.
 
@@ -215,7 +215,8 @@ def _walk_each(
     there are keys up to their high bound, and `starts` the position of the first. Of the group before that,
     which made `hits` of these, SHORT tuples at most are listed for each; where there may be more, it is noted
     in `left` and `left_at`. So lines of the index, of keys and of numbers are asked for at an even rate, and
-    are there when the next step needs them.
+    are there when the next step needs them; as are those of `tested`, the column that candidates are tested
+    by if they are not listed here, or else the keys.
 
     Returns the hits, the part reached, how many searches are left, and how many tuples have been found.
     """
@@ -249,6 +250,7 @@ def _walk_each(
             prefetch(ids, place)
             prefetch(ids, min(place + TAKEN, last) - 1)
             prefetch(keys, min(place + TAKEN, last) - 1)
+            prefetch(tested, place)
         if ahead + i < end:
             code = codes[ahead + i]
             value = above(code - min(reach, code), origin)
@@ -269,19 +271,24 @@ def _walk_each(
 
 @compiled
 def _note(keys, shift, bits, starts):
-    """Sets the bits of sorted keys, and the positions of the first key of each word and of those after it."""
-    word = 0
+    """Sets the bits of sorted keys, and the positions of the first key of each word and of those after it.
+
+    A word is collected and written again with each of its keys, so that nothing written is waited for.
+    `starts` begins with zeros, and stretches without keys begin where those before them end.
+    """
+    last, collected = np.uint64(0), np.uint64(0)
     for i in range(len(keys)):
-        at = np.uint64(keys[i]) >> shift
-        while word <= np.int64(at >> np.uint64(6)):
-            starts[word] = i
-            word += 1
-        bits[at >> np.uint64(6)] |= np.uint64(1) << (at & np.uint64(63))
-    starts[word:] = len(keys)
+        at = np.uint64(keys[np.uint64(i)]) >> shift
+        word, bit = at >> np.uint64(6), np.uint64(1) << (at & np.uint64(63))
+        collected = bit | (collected if word == last else np.uint64(0))
+        last = word
+        bits[word], starts[word + np.uint64(1)] = collected, i + 1
+    for word in range(1, len(starts)):
+        starts[word] = max(starts[word], starts[word - 1])
 
 
 @compiled
-def _find_each(keys, ids, noted, origin, codes, begin, end, sought, found):
+def _find_each(keys, tested, ids, noted, origin, codes, begin, end, sought, found):
     """Seeks as `_walk_each` does where only equal keys count, by what `_note` has noted of them."""
     bits, starts, shift = noted
     words, wanted, count = np.uint64(len(bits)), 0, 0
@@ -309,6 +316,7 @@ def _find_each(keys, ids, noted, origin, codes, begin, end, sought, found):
         sought[count], found[count] = i, at
         count += at < until and keys[at] == value
         prefetch(ids, min(at, until - 1))
+        prefetch(tested, min(at, until - 1))
     return count
 
 
@@ -530,6 +538,8 @@ def _distances(lows: np.ndarray, highs: np.ndarray, count: int) -> tuple[np.ndar
 
 #: Nothing noted of any key.
 NOTHING = np.empty(0, np.uint64), np.empty(0, np.uint32), np.uint64(0)
+#: No high bounds of parts and stripes.
+NO_TOPS = (np.empty(0, np.uint64),) * 4
 
 
 class Sorted:
@@ -596,8 +606,12 @@ class Sorted:
         return sum(part.nbytes for part in [*parts, *(self.tops or ()), *(self.widths or ())])
 
     def with_tops(self, layout: Layout) -> "Sorted":
-        """Adds what points need to find the boxes of the only block."""
+        """Adds what points need to find the boxes of the only block, unless two searches decide."""
         parts, stripes = len(self.heads), self.offsets.shape[1] - 1
+        narrowest, widest = (width[max(self.order.key, 0)] for width in self.widths)
+        if stripes == 1 and narrowest == widest:
+            self.tops = NO_TOPS
+            return self
         tops, rising = np.empty((2, parts), np.uint64)
         stripe_tops, stripe_rising = np.empty((2, stripes), np.uint64)
         bounds = [layout.hi[max(d, 0)] for d in (self.order.key, self.order.stripe)]
@@ -615,7 +629,7 @@ class Sorted:
             most = int(self.highs[0, key] - self.origins[key])
             shift = np.uint64((most // (BITS * len(self))).bit_length())
             words = (most >> int(shift)) // 64 + 1
-            bits, starts = np.zeros(words, np.uint64), np.empty(words + 1, np.uint32)
+            bits, starts = np.zeros(words, np.uint64), np.zeros(words + 1, np.uint32)
             _note(self.data[key], shift, bits, starts)
             self.noted = bits, starts, shift
         return self
@@ -702,7 +716,7 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
             until = min(ahead + group, end)
             count = until - ahead  # of those that are listed one by one
             if len(noted[0]):
-                count = _find_each(keys, ids, noted, origin, lows, ahead, until, sought, starts)
+                count = _find_each(keys, ones, ids, noted, origin, lows, ahead, until, sought, starts)
                 if listing:
                     if pairs:
                         out_r, out_s = grown(out_r, found, count * SHORT), grown(out_s, found, count * SHORT)
@@ -714,7 +728,7 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
                 if pairs:
                     out_r, out_s = grown(out_r, found, hits * SHORT), grown(out_s, found, hits * SHORT)
                 hits, reached, count, found = _walk_each(
-                    keys, ids, base, heads, origin, offsets[block, 0], offsets[block, 1], reached, lows,
+                    keys, ones, ids, base, heads, origin, offsets[block, 0], offsets[block, 1], reached, lows,
                     LOWEST, highs, bounded, (box_ids, box_base), begin, ahead, end, parts, sought, starts,
                     hits, left, left_at, out_r, out_s, found, pairs,
                 )  # fmt: skip
@@ -803,7 +817,7 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
         until = min(ahead + group, end)
         count = until - ahead
         if len(noted[0]):
-            count = _find_each(keys, ids, noted, origin, codes, ahead, until, sought, starts)
+            count = _find_each(keys, one_lows, ids, noted, origin, codes, ahead, until, sought, starts)
             if listing:
                 if pairs:
                     out_r, out_s = grown(out_r, found, count * SHORT), grown(out_s, found, count * SHORT)
@@ -815,9 +829,9 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
             if pairs:
                 out_r, out_s = grown(out_r, found, hits * SHORT), grown(out_s, found, hits * SHORT)
             hits, reached, count, found = _walk_each(
-                keys, ids, base, heads, origin, offsets[0], offsets[1], reached, codes, reach, codes, True,
-                (point_ids, point_base), begin, ahead, end, parts, sought, starts, hits, left, left_at,
-                out_s, out_r, found, pairs,
+                keys, one_lows, ids, base, heads, origin, offsets[0], offsets[1], reached, codes, reach,
+                codes, True, (point_ids, point_base), begin, ahead, end, parts, sought, starts, hits, left,
+                left_at, out_s, out_r, found, pairs,
             )  # fmt: skip
             if not listing:
                 count, hits = hits, 0

@@ -331,9 +331,9 @@ def test_searches_that_go_ahead_find_what_single_ones_do(lowest, highest, kind, 
         hits, count, told, left_over = 0, 0, [], []
         for ahead in range(begin, len(codes) + 2 * GROUP, GROUP):
             hits, part, lefts, count = _walk_each(
-                kept, ids, 7, heads, origin, first, last, part, codes, reach, highs, bounded, (probe_ids, 9),
-                begin, ahead, len(codes), places, sought, starts, hits * lists, left, left_at, *listed,
-                count, True,
+                kept, kept, ids, 7, heads, origin, first, last, part, codes, reach, highs, bounded,
+                (probe_ids, 9), begin, ahead, len(codes), places, sought, starts, hits * lists, left, left_at,
+                *listed, count, True,
             )  # fmt: skip
             assert parts[0] <= part <= parts[1]
             told += zip(sought[:hits], starts[:hits])
