@@ -57,10 +57,10 @@ BUFFER = 256
 TAKEN = 4
 #: Searches that take a step together: while a group is looked up in the index, the one before it is sought in
 #: the keys, and what the one before that has found is listed; all of it has come into the cache meanwhile.
-GROUP = 48
+GROUP = 192
 #: Searches in what is noted, which take all steps at once: so many that the few that find something wait for
 #: memory together.
-NOTED_GROUP = 256
+NOTED_GROUP = 2048
 #: How many bits a pass of the radix sort looks at.
 DIGIT = 8
 
