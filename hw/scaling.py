@@ -27,7 +27,7 @@ PICTURE = Path("docs/scaling.png")
 SEEDS = 5
 #: The fewest cores; then twice as many each time, until the chip is full.
 FEWEST = 4
-#: What a full chip is, as a share of its LUTs.
+#: What a full chip is, as a share of its LUTs, or of its flip-flops if there are fewer left of these.
 FULL = (0.85, 0.90)
 #: The handshake join paper's clock on a Virtex-6, for up to 200 cores.
 PUBLISHED_MHZ = (150, 170)
@@ -54,9 +54,9 @@ def variants() -> list[Parameters]:
 
 
 def share(design: Design) -> float:
-    """The share of the chip's LUTs that a joiner takes."""
+    """The share of the chip's LUTs that a joiner takes, or of its flip-flops if that is larger."""
     area, room = design.packed()
-    return taken(area) / room.logic
+    return max(taken(area) / room.logic, area.flip_flops / room.flip_flops)
 
 
 def full(design: Callable[[Parameters], Design], parameters: Parameters) -> int:
@@ -71,7 +71,7 @@ def full(design: Callable[[Parameters], Design], parameters: Parameters) -> int:
             return cores
         per_core = reached / cores
     raise ToolError(
-        f"no number of cores takes {FULL[0]:.0%} to {FULL[1]:.0%} of the LUTs of {timing.CHIP.name}: "
+        f"no number of cores takes {FULL[0]:.0%} to {FULL[1]:.0%} of the cells of {timing.CHIP.name}: "
         f"{cores} take {reached:.1%}"
     )
 
