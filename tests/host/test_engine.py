@@ -11,7 +11,19 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from host.bisort import BUFFER, GROUP, PART, SHORT, BiSort, Order, Sorted, _walk_each, after, seek
+from host.bisort import (
+    BUFFER,
+    GROUP,
+    NOTED_GROUP,
+    PART,
+    SHORT,
+    BiSort,
+    Order,
+    Sorted,
+    _walk_each,
+    after,
+    seek,
+)
 from host.choice import STRUCTURES, Shares, Statistics, choose_order, choose_structure
 from host.columns import Layout
 from host.compiled import compiled
@@ -505,7 +517,8 @@ def test_equal_keys_are_found_by_bits(begin, spread, boxes, rng, monkeypatch):
     stored = np.concatenate(stored, axis=1)
     blocks = kept._all()
     assert all(len(block.noted[0]) and block.data.dtype == np.uint32 for block in blocks)
-    asked = [stored[0][rng.integers(0, stored.shape[1], 300)], near(300), near(300) ^ np.uint64(1)]
+    each = NOTED_GROUP // 2  # several groups of searches in all
+    asked = [stored[0][rng.integers(0, stored.shape[1], each)], near(each), near(each) ^ np.uint64(1)]
     asked.append(np.array([0, 1, begin - 1 if begin else 0, 2**64 - 1, 2**64 - 2], np.uint64))
     probes = made(np.concatenate(asked), not boxes)
     count = probes.shape[1]
@@ -519,3 +532,16 @@ def test_equal_keys_are_found_by_bits(begin, spread, boxes, rng, monkeypatch):
         r, s, _ = part.meet(probe, 0, count, 3, True)
         found.update(zip(r.tolist(), s.tolist()))
     assert found == wanted and wanted
+
+
+@pytest.mark.parametrize("widths", [(20,), (20, 21)])
+def test_only_boxes_of_several_widths_need_tops(widths, rng):
+    """Those of the parts: where all are equally wide, two searches find them."""
+    layout, rows = Layout.of([SpecDimension("", Test.BAND)]), 3 * BUFFER
+    lows = rng.integers(0, 10**6, rows).astype(np.uint64)
+    columns = np.stack([lows, lows + rng.choice(widths, rows).astype(np.uint64)])
+    kept = BiSort(layout, True, Order(0), 0)
+    numbers = np.arange(rows, dtype=np.uint32)
+    kept.insert(Sorted.build(columns, numbers, 0, np.array([0, rows]), Order(0)), 0, rows)
+    (block,) = kept._all()
+    assert [len(tops) for tops in block.tops[:2]] == [0 if len(widths) == 1 else -(-rows // PART)] * 2
