@@ -2,7 +2,7 @@
 
     positions   0 .. 7 | 8 .. 15 | ...        sorted by (stripe, key)
     heads       key[0]   key[8]    ...        the index
-    tops        the largest high bound in each part, for boxes that are not equally wide
+    tops        the largest high bound in each part, for boxes that two searches do not find
     rising      the largest in it and in the parts before it in its stripe
 
 Points lie in the order of their code in the key dimension, boxes in that of their low bound. A box finds its
@@ -23,8 +23,8 @@ Where the key of such a block is tested for equality, a probe finds its tuples w
 bit for each stretch of distances, in their order, which says whether any of them is there, and for each word
 of 64 bits the position of the first. So what is not there, which is most of a window, takes no line of keys.
 
-Memory: codes, 4 bytes of number, for every 8th tuple 4 or 8 bytes, or up to 24 (boxes that are not equally
-wide), and up to 1.5 bytes for the bits and positions.
+Memory: codes, 4 bytes of number, for every 8th tuple 4 or 8 bytes, or up to 24 (boxes that two searches
+do not find), and up to 1.5 bytes for the bits and positions.
 """
 
 from collections.abc import Callable

@@ -20,13 +20,9 @@ from .lowest import at_least, number_of
 from .parameters import Parameters
 from .punctuation import What, punctuated_layout
 from .queue import ShortQueue
-from .segment import DISTRIBUTED
 from .skid import Skid
 from .socket import ID_WIDTH, Kind, box_layout, point_layout, tuple_layout
 from .window_memory import WindowMemory, ram_style
-
-#: Places for ids of words: stages 2 to 4 and the spare place hold four, and one comes in.
-IN_FLIGHT = 8
 
 
 def slot_width(parameters: Parameters) -> int:
@@ -202,27 +198,14 @@ class Region(wiring.Component):
                 m.d.comb += token.eq(What.ERROR)
 
         # What goes from stage to stage. `ends` are the lanes after which there is a star within the tuple.
-        # Ids wait in a memory, at `place`: that takes fewer cells than an id in each stage.
-        m.submodules.waiting_ids = waiting_ids = memory.Memory(
-            shape=ID_WIDTH, depth=IN_FLIGHT, init=[], attrs=DISTRIBUTED
-        )
         operation = data.StructLayout(
-            {"place": range(IN_FLIGHT), "stores": 1, "evicts": 1, "token": What, "newer": 1}
+            {"id": ID_WIDTH, "stores": 1, "evicts": 1, "token": What, "newer": 1}
             | {"row": range(depth), "lane": range(lanes), "ends": lanes if starred else 0}
             | {"from_s": 1, "horizon": 1, "flush": 1}
         )
         stages = [Signal(operation, name=f"stage_{k}", reset_less=True) for k in (2, 3)]
         busy = Signal(len(stages))
         meets = Signal(lanes, reset_less=True)
-        id_comes, id_leaves = waiting_ids.write_port(), waiting_ids.read_port(domain="comb")
-        place = Signal(range(IN_FLIGHT))
-        m.d.comb += [
-            id_comes.addr.eq(place),
-            id_comes.data.eq(Mux(token == What.ERROR, now.kind.as_value(), now.id)),
-            id_comes.en.eq(go),
-        ]
-        with m.If(moves):
-            m.d.sync += place.eq(place + 1)
         with m.If(go):
             m.d.sync += [
                 busy.eq(Cat(moves, busy[:-1])),
@@ -230,7 +213,7 @@ class Region(wiring.Component):
                 stages[0].from_s.eq(own if self._of_s else other),
                 stages[0].horizon.eq(at_horizon),
                 stages[0].flush.eq(flush),
-                stages[0].place.eq(place),
+                stages[0].id.eq(Mux(token == What.ERROR, now.kind.as_value(), now.id)),
                 stages[0].stores.eq(stores),
                 stages[0].evicts.eq(full),
                 stages[0].token.eq(token),
@@ -327,15 +310,13 @@ class Region(wiring.Component):
         finishes = puts_out & free
         evicts = finishes & last.stores & last.evicts
         address = Cat(Mux(last.stores, last.lane, at), last.row)
-        own_id = id_leaves.data
         m.submodules.ids = ids = memory.Memory(
             shape=ID_WIDTH, depth=1 << len(address), init=[], attrs=ram_style(ID_WIDTH, 1 << len(address))
         )
         write, read = ids.write_port(), ids.read_port()
         m.d.comb += [
             write.addr.eq(address),
-            id_leaves.addr.eq(last.place),
-            write.data.eq(own_id),
+            write.data.eq(last.id),
             write.en.eq(finishes & last.stores),
             read.addr.eq(address),
             read.en.eq(room),
@@ -346,7 +327,7 @@ class Region(wiring.Component):
         m.d.sync += evicted.eq(evicts)
         m.d.sync += self.lost.eq(evicted & horizon.valid & ~behind)
         with m.If(finishes & last.horizon):
-            m.d.sync += [horizon.valid.eq(1), horizon.id.eq(own_id)]
+            m.d.sync += [horizon.valid.eq(1), horizon.id.eq(last.id)]
         with m.If(finishes & last.flush):
             m.d.sync += horizon.valid.eq(0)
 
@@ -411,7 +392,7 @@ class Region(wiring.Component):
                 waiting.eq(puts_out & (some | (last.token != What.PAIR))),
                 what.eq(Mux(some, Mux(is_pair, What.PAIR, What.INNER), last.token)),
                 from_s.eq(last.from_s),
-                probe_id.eq(own_id),
+                probe_id.eq(last.id),
                 slot.eq(Cat(at, last.row, last.newer)),
             ]
         pair_ids = (probe_id, read.data) if self._of_s else (read.data, probe_id)
