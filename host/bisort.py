@@ -215,8 +215,8 @@ def _walk_each(
     there are keys up to their high bound, and `starts` the position of the first. Of the group before that,
     which made `hits` of these, SHORT tuples at most are listed for each; where there may be more, it is noted
     in `left` and `left_at`. So lines of the index, of keys and of numbers are asked for at an even rate, and
-    are there when the next step needs them; as are those of `tested`, the column that candidates are tested
-    by if they are not listed here, or else the keys.
+    are there when the next step needs them; as are those of `tested`, the first column that candidates are
+    tested by, or the keys if there is none.
 
     Returns the hits, the part reached, how many searches are left, and how many tuples have been found.
     """

@@ -326,7 +326,7 @@ def test_searches_that_go_ahead_find_what_single_ones_do(lowest, highest, kind, 
     kept = (keys - origin).astype(kind)
     heads, ids = kept[::PART].copy(), rng.permutation(len(keys)).astype(np.uint32)
     around = max(lowest - 60, 0), min(highest + 60, 2**64 - 1)
-    for _ in range(100):
+    for _ in range(300):
         first, last = np.sort(rng.integers(0, len(keys) + 1, 2))
         # Up to a group for each step of the searches, and one more.
         codes = rng.integers(*around, rng.integers(1, 4 * GROUP), np.uint64, endpoint=True)
