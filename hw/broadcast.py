@@ -27,23 +27,11 @@ def levels(places: int, fanout: int) -> int:
     return count
 
 
-def fork(m: Module, source, sinks: list) -> None:
-    """Hands each transfer of `source` to every one of `sinks`, to each as soon as it is ready."""
-    done = Signal(len(sinks), name="done")  # those that have taken it, while others have not
-    taken = Signal(len(sinks), name="taken")
-    m.d.comb += [
-        taken.eq(done | Cat(sink.ready for sink in sinks)),
-        source.ready.eq(taken.all()),
-    ]
-    for k, sink in enumerate(sinks):
-        m.d.comb += [sink.payload.eq(source.payload), sink.valid.eq(source.valid & ~done[k])]
-    with m.If(source.valid):
-        for k in range(len(sinks)):
-            m.d.sync += done[k].eq(taken[k] & ~taken.all())
-
-
 class Fork(wiring.Component):
-    """A node of the tree. Latency: 1 cycle. Throughput: one transfer per cycle."""
+    """A node of the tree: hands each transfer to every output, to each as soon as it is ready.
+
+    Latency: 1 cycle. Throughput: one transfer per cycle.
+    """
 
     def __init__(self, shape, branches: int):
         super().__init__(
@@ -57,7 +45,18 @@ class Fork(wiring.Component):
         m = Module()
         m.submodules.skid = skid = Skid(self.input.payload.shape())
         wiring.connect(m, wiring.flipped(self.input), skid.input)
-        fork(m, skid.output, list(self.outputs))
+        source, sinks = skid.output, self.outputs
+        done = Signal(len(sinks))  # those that have taken it, while others have not
+        taken = Signal(len(sinks))
+        m.d.comb += [
+            taken.eq(done | Cat(sink.ready for sink in sinks)),
+            source.ready.eq(taken.all()),
+        ]
+        for k, sink in enumerate(sinks):
+            m.d.comb += [sink.payload.eq(source.payload), sink.valid.eq(source.valid & ~done[k])]
+        with m.If(source.valid):
+            for k in range(len(sinks)):
+                m.d.sync += done[k].eq(taken[k] & ~taken.all())
         return m
 
 

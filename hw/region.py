@@ -69,6 +69,7 @@ class Region(wiring.Component):
             | {
                 "input": In(stream.Signature(tuple_layout(parameters.dims))),
                 "output": Out(stream.Signature(punctuated_layout(slot_width(parameters)))),
+                "frees": Out(1),  # `input` is ready in the next cycle
                 "position": In(range(parameters.cores)),
                 "dead": In(1),  # what is stored here is found no more
                 "found": Out(1),  # a pair is put out
@@ -101,6 +102,7 @@ class Region(wiring.Component):
         m.d.comb += [
             skid.input.valid.eq(self.input.valid),
             self.input.ready.eq(skid.input.ready),
+            self.frees.eq(skid.frees),
             coming.word.eq(self.input.payload),
             *(coming[name].eq(self.input.payload.kind == kind) for name, kind in uses.items()),
         ]

@@ -8,11 +8,19 @@ from amaranth.lib.wiring import In, Out
 class Skid(wiring.Component):
     """Two places, so that a stream flows on while `ready` takes a cycle to travel back.
 
+    `frees` tells a cycle ahead whether `input` will be ready.
+
     Latency: 1 cycle. Throughput: one transfer per cycle.
     """
 
     def __init__(self, shape):
-        super().__init__({"input": In(stream.Signature(shape)), "output": Out(stream.Signature(shape))})
+        super().__init__(
+            {
+                "input": In(stream.Signature(shape)),
+                "output": Out(stream.Signature(shape)),
+                "frees": Out(1),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
@@ -30,5 +38,6 @@ class Skid(wiring.Component):
                 m.d.sync += front.eq(self.input.payload)
         # Each is a function of four bits, so that `ready` may come late.
         stays, comes = self.output.valid & ~self.output.ready, waiting | self.input.valid
-        m.d.sync += [self.output.valid.eq(stays | comes), waiting.eq(stays & comes)]
+        m.d.comb += self.frees.eq(~(stays & comes))
+        m.d.sync += [self.output.valid.eq(stays | comes), waiting.eq(~self.frees)]
         return m

@@ -2,16 +2,15 @@
 
 ::
 
-                     +-> [ region of R ] -> flow of S: what S tuples find
-        tuples -> [fork]
-                     +-> [ region of S ] -> flow of R
+                  +-> [ region of R ] -> flow of S: what S tuples find
+        tuples ---+
+                  +-> [ region of S ] -> flow of R
 """
 
-from amaranth import Module
+from amaranth import Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from .broadcast import fork
 from .parameters import Parameters
 from .punctuation import punctuated_layout
 from .region import Region, slot_width
@@ -22,10 +21,11 @@ from .stamp import Stamp
 class SplitCore(wiring.Component):
     """The core at `position`: of each tuple one region may store it while the other processes it.
 
-    Each region takes the tuples when it can, so that one is up to two words ahead of the other. With
-    `counted` there is `compared`, the stored tuples met in a cycle.
+    Both regions take a word in the same cycle, and each works on it when it can: with two places for words
+    in each, one is up to two words ahead of the other. With `counted` there is `compared`, the stored tuples
+    met in a cycle.
 
-    Latency and throughput: those of `Region`; a word is taken when both regions have taken it.
+    Latency and throughput: those of `Region`.
     """
 
     def __init__(self, parameters: Parameters, counted: bool = False):
@@ -52,10 +52,18 @@ class SplitCore(wiring.Component):
         counted = "compared" in self.signature.members
         regions = [Stamp(Region, self._parameters, of_s, counted) for of_s in (True, False)]
         m.submodules.s_region, m.submodules.r_region = regions
-        fork(m, self.tuples, [region.input for region in regions])
+        # The tree is far away: what it is told comes from a register.
+        ready = Signal(init=1)
+        m.d.sync += ready.eq(regions[0].frees & regions[1].frees)
+        m.d.comb += self.tuples.ready.eq(ready)
         for region, flow in zip(regions, self.flows):
             wiring.connect(m, region.output, wiring.flipped(flow))
-            m.d.comb += [region.position.eq(self.position), region.dead.eq(self.dead)]
+            m.d.comb += [
+                region.input.payload.eq(self.tuples.payload),
+                region.input.valid.eq(self.tuples.valid & ready),
+                region.position.eq(self.position),
+                region.dead.eq(self.dead),
+            ]
         one, other = regions
         m.d.comb += [
             self.found.eq(one.found | other.found),

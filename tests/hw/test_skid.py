@@ -22,12 +22,14 @@ def test_ready_does_not_follow_within_a_cycle():
     dut = Skid(8)
 
     async def testbench(ctx):
-        seen = []
+        seen, foretold = [], []
         ctx.set(dut.input.valid, 1)
         for ready in (0, 0, 0, 1, 0, 1, 1):
             ctx.set(dut.output.ready, ready)
             seen.append(ctx.get(dut.input.ready))
+            foretold.append(ctx.get(dut.frees))
             await ctx.tick()
         assert seen == [1, 1, 0, 0, 1, 0, 1]
+        assert foretold[:-1] == seen[1:]
 
     simulate(dut, [testbench])
