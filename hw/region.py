@@ -15,7 +15,6 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from .ledger import OPTION_LAYOUT
 from .lowest import at_least, number_of
 from .parameters import Parameters
 from .punctuation import What, punctuated_layout
@@ -211,11 +210,11 @@ class Region(wiring.Component):
         with m.If(go):
             m.d.sync += [
                 busy.eq(Cat(moves, busy[:-1])),
-                meets.eq(Mux(other, valid, 0)),
+                meets.eq(valid & other.replicate(lanes)),
                 stages[0].from_s.eq(own if self._of_s else other),
                 stages[0].horizon.eq(at_horizon),
                 stages[0].flush.eq(flush),
-                stages[0].id.eq(Mux(token == What.ERROR, now.kind.as_value(), now.id)),
+                stages[0].id.eq(now.id),
                 stages[0].stores.eq(stores),
                 stages[0].evicts.eq(full),
                 stages[0].token.eq(token),
@@ -323,15 +322,14 @@ class Region(wiring.Component):
             read.addr.eq(address),
             read.en.eq(room),
         ]
-        horizon = Signal(OPTION_LAYOUT)
-        behind = (read.data - horizon.id)[:ID_WIDTH].as_signed() < 0
+        horizon = Signal(ID_WIDTH, reset_less=True)
+        has_horizon = Signal()
+        behind = (read.data - horizon)[:ID_WIDTH].as_signed() < 0
         evicted = Signal()
         m.d.sync += evicted.eq(evicts)
-        m.d.sync += self.lost.eq(evicted & horizon.valid & ~behind)
-        with m.If(finishes & last.horizon):
-            m.d.sync += [horizon.valid.eq(1), horizon.id.eq(last.id)]
-        with m.If(finishes & last.flush):
-            m.d.sync += horizon.valid.eq(0)
+        m.d.sync += self.lost.eq(evicted & has_horizon & ~behind)
+        with m.If(finishes & (last.horizon | last.flush)):
+            m.d.sync += [has_horizon.eq(last.horizon), horizon.eq(last.id)]
 
         # Rows whose newest tuple is behind the horizon expire, while nothing else needs the ids. Those of
         # tuples that are yet to be stored are not known.
@@ -352,8 +350,8 @@ class Region(wiring.Component):
             horizon_coming = Cat(there & operation.horizon for there, operation in held).any()
             m.d.sync += [
                 looking.eq(looks & ~moves_on),
-                expires.eq(looking & ~moves_on & horizon.valid & behind),
-                stays.eq(looking & ~horizon_coming & ~(horizon.valid & behind)),
+                expires.eq(looking & ~moves_on & has_horizon & behind),
+                stays.eq(looking & ~horizon_coming & ~(has_horizon & behind)),
             ]
             with m.If((stays | single) & ~horizon_coming):
                 m.d.sync += settled.eq(1)

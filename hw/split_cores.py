@@ -59,6 +59,10 @@ class SplitCores(wiring.Component):
         m.submodules.lost = lost = fan.FanSum(2, p.cores)
         m.submodules.stalled = stalled = fan.FanIn(1, p.cores)
         wiring.connect(m, wiring.flipped(self.tuples), distribution.input)
+        # What is wrong with a word of no known kind is its kind: cores put out ids.
+        kind = self.tuples.payload.kind.as_value()
+        with m.If(kind > Kind.HORIZON_S.value):
+            m.d.comb += distribution.input.payload.id.eq(kind)
         for k, core in enumerate(cores):
             m.submodules[f"core_{k}"] = core
             wiring.connect(m, distribution.outputs[k], core.tuples)
