@@ -679,6 +679,106 @@ class Sorted:
         return merged
 
 
+@inlined
+def _in_box(one, one_low, one_high, two, two_low, two_high):
+    """Whether two codes of a point lie between these bounds; all are compared, without a branch."""
+    return (one >= one_low) & (one <= one_high) & (two >= two_low) & (two <= two_high)
+
+
+@inlined
+def _holds(lows, highs, at, code, reached, evenly):
+    """Whether the box at `at` holds `code`; `reached` is the same above the origin of `highs`.
+
+    `evenly` is how wide the widest box is, and whether all are: then no high bound is read.
+    """
+    width, even = evenly
+    return (lows[at] <= code) & (code - lows[at] <= width if even else reached <= highs[at])
+
+
+@compiled
+def _test_points(
+    keys, ids, base, last, origin, highs, bounded, one, two, probes, sought, starts, count, dense, left,
+    left_at, numbers, others, found, pairs,
+):  # fmt: skip
+    """Lists as `_walk_each` does for `count` boxes that were sought, testing points in two dimensions more.
+
+    Returns how many searches are left, and how many tuples have been found.
+    """
+    probe_ids, probe_base = probes
+    ones, one_lows, one_highs, one_bounded, one_origin = one
+    twos, two_lows, two_highs, two_bounded, two_origin = two
+    lefts = 0
+    for i in range(count):
+        box, at = sought[i], starts[i]
+        number, near = probe_base + probe_ids[box], min(at + SHORT, last)
+        high = above(highs[box], origin) if bounded else HIGHEST
+        one_low, two_low = above(one_lows[box], one_origin), above(two_lows[box], two_origin)
+        one_high = above(one_highs[box], one_origin) if one_bounded else HIGHEST
+        two_high = above(two_highs[box], two_origin) if two_bounded else HIGHEST
+        taken = TAKEN
+        while dense and taken == TAKEN and at + TAKEN <= near:
+            taken = 0
+            for k in range(TAKEN):
+                place = np.uint64(at + k)
+                held = keys[place] <= high
+                if pairs:
+                    numbers[np.uint64(found)] = base + ids[place]
+                    others[np.uint64(found)] = number
+                found += held & _in_box(ones[place], one_low, one_high, twos[place], two_low, two_high)
+                taken += held
+            at += taken
+        while at < near and keys[at] <= high:
+            if pairs:
+                numbers[found] = base + ids[at]
+                others[found] = number
+            found += _in_box(ones[at], one_low, one_high, twos[at], two_low, two_high)
+            at += 1
+        left[lefts], left_at[lefts] = box, at
+        lefts += at == near and at < last
+    return lefts, found
+
+
+@compiled
+def _test_boxes(
+    keys, ids, base, last, origin, codes, one, two, probes, sought, starts, count, dense, left, left_at,
+    numbers, others, found, pairs,
+):  # fmt: skip
+    """`_test_points` for points that were sought, and boxes."""
+    probe_ids, probe_base = probes
+    one_lows, one_highs, one_codes, one_origin, one_top, one_evenly = one
+    two_lows, two_highs, two_codes, two_origin, two_top, two_evenly = two
+    lefts = 0
+    for i in range(count):
+        point, at = sought[i], starts[i]
+        number, near = probe_base + probe_ids[point], min(at + SHORT, last)
+        high = above(codes[point], origin)
+        one_code, one_reached = above(one_codes[point], one_origin), above(one_codes[point], one_top)
+        two_code, two_reached = above(two_codes[point], two_origin), above(two_codes[point], two_top)
+        taken = TAKEN
+        while dense and taken == TAKEN and at + TAKEN <= near:
+            taken = 0
+            for k in range(TAKEN):
+                place = np.uint64(at + k)
+                held = keys[place] <= high
+                if pairs:
+                    numbers[np.uint64(found)] = base + ids[place]
+                    others[np.uint64(found)] = number
+                fits = held & _holds(one_lows, one_highs, place, one_code, one_reached, one_evenly)
+                found += fits & _holds(two_lows, two_highs, place, two_code, two_reached, two_evenly)
+                taken += held
+            at += taken
+        while at < near and keys[at] <= high:
+            if pairs:
+                numbers[found] = base + ids[at]
+                others[found] = number
+            fits = _holds(one_lows, one_highs, at, one_code, one_reached, one_evenly)
+            found += fits & _holds(two_lows, two_highs, at, two_code, two_reached, two_evenly)
+            at += 1
+        left[lefts], left_at[lefts] = point, at
+        lefts += at == near and at < last
+    return lefts, found
+
+
 @compiled
 def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
     """The pairs of some boxes with blocks of points.
@@ -709,7 +809,8 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
             at[q] = offsets[block, q]
         reached = at[0] // PART
         listing = searched and not len(checks)
-        waiting, places = (left, left_at) if listing else (sought, starts)
+        testing = searched and not listing and not len(rest)
+        waiting, places = (left, left_at) if listing or testing else (sought, starts)
         hits = 0
         # Behind the end the last groups are sought and listed.
         for ahead in range(begin, end + 2 * group, group):
@@ -734,6 +835,16 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
                 )  # fmt: skip
                 if not listing:
                     count, hits = hits, 0
+            if testing:
+                if pairs:
+                    out_r, out_s = grown(out_r, found, count * SHORT), grown(out_s, found, count * SHORT)
+                count, found = _test_points(
+                    keys, ids, base, offsets[block, 1], origin, highs, bounded,
+                    (ones, one_lows, one_highs, one_bounded, origins[one]),
+                    (twos, two_lows, two_highs, two_bounded, origins[two]),
+                    (box_ids, box_base), sought, starts, count, not len(noted[0]), left, left_at, out_r,
+                    out_s, found, pairs,
+                )  # fmt: skip
             for i in range(count):
                 box = waiting[i] if searched else ahead + i
                 number = box_base + box_ids[box]
@@ -757,8 +868,7 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
                             out_r, out_s = grown(out_r, found, SHORT), grown(out_s, found, SHORT)
                         near = min(first + SHORT, last)
                         while first < near and keys[first] <= high:
-                            fits = (ones[first] >= one_low) & (ones[first] <= one_high)
-                            fits &= (twos[first] >= two_low) & (twos[first] <= two_high)
+                            fits = _in_box(ones[first], one_low, one_high, twos[first], two_low, two_high)
                             if fits and len(rest):
                                 for c in range(len(rest)):
                                     k = rest[c]
@@ -808,10 +918,11 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     one_lows, one_highs, one_codes = data[one], data[hi[one]], point_data[one]
     two_lows, two_highs, two_codes = data[two], data[hi[two]], point_data[two]
     one_origin, one_top, two_origin, two_top = origins[one], origins[hi[one]], origins[two], origins[hi[two]]
-    one_width, one_even = widest[one], narrowest[one] == widest[one]
-    two_width, two_even = widest[two], narrowest[two] == widest[two]
+    one_evenly = widest[one], narrowest[one] == widest[one]
+    two_evenly = widest[two], narrowest[two] == widest[two]
     listing = searched and not len(checks)
-    waiting, places = (left, left_at) if listing else (sought, starts)
+    testing = searched and not listing and not len(rest)
+    waiting, places = (left, left_at) if listing or testing else (sought, starts)
     hits = 0
     for ahead in range(begin, end + 2 * group, group):
         until = min(ahead + group, end)
@@ -835,6 +946,16 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
             )  # fmt: skip
             if not listing:
                 count, hits = hits, 0
+        if testing:
+            if pairs:
+                out_r, out_s = grown(out_r, found, count * SHORT), grown(out_s, found, count * SHORT)
+            count, found = _test_boxes(
+                keys, ids, base, offsets[1], origin, codes,
+                (one_lows, one_highs, one_codes, one_origin, one_top, one_evenly),
+                (two_lows, two_highs, two_codes, two_origin, two_top, two_evenly),
+                (point_ids, point_base), sought, starts, count, not len(noted[0]), left, left_at, out_s,
+                out_r, found, pairs,
+            )  # fmt: skip
         for i in range(count):
             point = waiting[i] if searched else ahead + i
             number = point_base + point_ids[point]
@@ -859,16 +980,8 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
                         out_r, out_s = grown(out_r, found, SHORT), grown(out_s, found, SHORT)
                     near = min(first + SHORT, last)
                     while first < near and keys[first] <= above_lows:
-                        fits = one_lows[first] <= one_code
-                        if one_even:
-                            fits &= one_code - one_lows[first] <= one_width
-                        else:
-                            fits &= one_reached <= one_highs[first]
-                        fits &= two_lows[first] <= two_code
-                        if two_even:
-                            fits &= two_code - two_lows[first] <= two_width
-                        else:
-                            fits &= two_reached <= two_highs[first]
+                        fits = _holds(one_lows, one_highs, first, one_code, one_reached, one_evenly)
+                        fits &= _holds(two_lows, two_highs, first, two_code, two_reached, two_evenly)
                         if fits and len(rest):
                             for c in range(len(rest)):
                                 k = rest[c]
