@@ -247,10 +247,12 @@ def _walk_each(
             kept += hit
             # What is listed soon comes into the cache now; no branch, because none could be foretold.
             place = first + (at - first) * hit
+            until = min(place + TAKEN, last) - 1
             prefetch(ids, place)
-            prefetch(ids, min(place + TAKEN, last) - 1)
-            prefetch(keys, min(place + TAKEN, last) - 1)
+            prefetch(ids, until)
+            prefetch(keys, until)
             prefetch(tested, place)
+            prefetch(tested, until)
         if ahead + i < end:
             code = codes[ahead + i]
             value = above(code - min(reach, code), origin)
