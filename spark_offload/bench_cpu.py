@@ -51,6 +51,8 @@ from .bench_peers import ON, PEERS, SECOND, Query, flink_streamed, spark_streame
 LIMIT, PATIENCE = 600, 90
 #: A measurement is repeated so often at least, and until so many seconds are gone.
 REPEATS, REPEATING = 3, 4
+#: Turns in which windows that double are measured: many, because what else uses the memory may last minutes.
+TURNS = 8
 #: What has been measured, for `--resume`.
 KEPT = Path("build/bench_cpu.jsonl")
 PICTURE = Path("docs/structures.png")
@@ -677,7 +679,7 @@ def growth(run: Run) -> None:
             (rate, 1, rate * window * (2 * margin + 1) // matches, margin, window, REPEATS)
             for window in WINDOWS
         ]
-        turns = [[run.measured("steady", *one, turn=turn) for one in asked] for turn in range(REPEATS)]
+        turns = [[run.measured("steady", *one, turn=turn) for one in asked] for turn in range(TURNS)]
         reached = []
         for window, got in zip(WINDOWS, zip(*turns)):
             line = [what, f"{matches}", f"{rate * window:,}"]
