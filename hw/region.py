@@ -43,6 +43,7 @@ class Region(wiring.Component):
     matters it comes first with the oldest, and again with the newest. Rows that are behind the horizon are
     left out, unless there are stars within a tuple, because all regions must star alike: a tuple that comes
     behind a horizon waits until they are. Overwriting is the only expiry that changes a window.
+    An error carries the id of its word.
 
     In ScaleJoin pairs carry the `slot` of the stored tuple. Those of a tuple rise from the oldest slot to the
     newest, which are the same in all regions of a stream; of tuples in one slot the lower core's is older.

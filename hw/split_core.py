@@ -7,7 +7,7 @@
                   +-> [ region of S ] -> flow of R
 """
 
-from amaranth import Module, Signal
+from amaranth import Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -21,9 +21,9 @@ from .stamp import Stamp
 class SplitCore(wiring.Component):
     """The core at `position`: of each tuple one region may store it while the other processes it.
 
-    Both regions take a word in the same cycle, and each works on it when it can: with two places for words
-    in each, one is up to two words ahead of the other. With `counted` there is `compared`, the stored tuples
-    met in a cycle.
+    Each region takes a word when it can: with two places for words in each, and the one that is shown, one
+    is up to three words ahead of the other. With `counted` there is `compared`, the stored tuples met in a
+    cycle.
 
     Latency and throughput: those of `Region`.
     """
@@ -52,17 +52,22 @@ class SplitCore(wiring.Component):
         counted = "compared" in self.signature.members
         regions = [Stamp(Region, self._parameters, of_s, counted) for of_s in (True, False)]
         m.submodules.s_region, m.submodules.r_region = regions
-        # The tree is far away: what it is told comes from a register.
+        # The tree is far away: that the last of them takes a word is told by a register.
         ready = Signal(init=1)
-        m.d.sync += ready.eq(regions[0].frees & regions[1].frees)
+        done = Signal(2)
+        taken = Signal(2)  # `done` of the next cycle
+        free = Signal(2)
         m.d.comb += self.tuples.ready.eq(ready)
-        for region, flow in zip(regions, self.flows):
+        m.d.sync += [done.eq(taken), ready.eq((taken | free).all())]
+        for k, (region, flow) in enumerate(zip(regions, self.flows)):
             wiring.connect(m, region.output, wiring.flipped(flow))
             m.d.comb += [
                 region.input.payload.eq(self.tuples.payload),
-                region.input.valid.eq(self.tuples.valid & ready),
+                region.input.valid.eq(self.tuples.valid & ~done[k]),
                 region.position.eq(self.position),
                 region.dead.eq(self.dead),
+                taken[k].eq(Mux(self.tuples.valid, ~ready & (done[k] | region.input.ready), done[k])),
+                free[k].eq(region.frees),
             ]
         one, other = regions
         m.d.comb += [

@@ -416,6 +416,7 @@ def test_blocks_of_distances_find_what_codes_do(begins, kinds, widths, boxes, st
         wanted = {(int(point), int(one)) for one, point in np.argwhere(fits.all(axis=0))}
         (found,) = (part.meet(probe, 0, 300, 3, True) for part in kept.parts())
         assert found[2] == len(wanted) and set(zip(found[0].tolist(), found[1].tolist())) == wanted
+        assert [part.meet(probe, 0, 300, 3, False)[2] for part in kept.parts()] == [len(wanted)]
         most = max(most, len(wanted))
     assert most > 20
 
@@ -530,8 +531,9 @@ def test_equal_keys_are_found_by_bits(begin, spread, boxes, rng, monkeypatch):
     wanted = Counter((int(point), int(one)) for one, point in np.argwhere(fits))
     found = Counter()
     for part in kept.parts():
-        r, s, _ = part.meet(probe, 0, count, 3, True)
+        r, s, listed = part.meet(probe, 0, count, 3, True)
         found.update(zip(r.tolist(), s.tolist()))
+        assert part.meet(probe, 0, count, 3, False)[2] == listed == len(r)
     assert found == wanted and wanted
 
 
