@@ -49,7 +49,7 @@ BITS = 8
 PARTS = 16
 #: How often the next ones are looked at before a search by doubling: those lie in the cache, others do not.
 LOOKS = 16
-#: How many candidates of a search are tested one by one, as the search for their end goes on.
+#: How many candidates of a search are tested before their end is searched for.
 SHORT = 32
 #: Tuples that a subwindow keeps unsorted.
 BUFFER = 256
@@ -704,7 +704,8 @@ def _test_points(
 ):  # fmt: skip
     """Lists as `_walk_each` does for `count` boxes that were sought, testing points in two dimensions more.
 
-    Returns how many searches are left, and how many tuples have been found.
+    If `dense`, TAKEN of them are tested together: mostly several are held. There must be room for SHORT pairs
+    of each box. Returns how many searches are left, and how many tuples have been found.
     """
     probe_ids, probe_base = probes
     ones, one_lows, one_highs, one_bounded, one_origin = one

@@ -71,9 +71,12 @@ def _is_wide(type: pa.DataType) -> bool:
 def _numbers(array: pa.Array, type: pa.DataType) -> np.ndarray:
     if array.type == sqltypes.DATE:
         array = array.cast(pa.int32())  # dates are cast to nothing else
-    if array.type != type:
+    # NumPy is done with a few integers before Arrow has looked up how to cast them.
+    widened = type == pa.int64() and pa.types.is_signed_integer(array.type)
+    if array.type != type and not widened:
         array = array.cast(type)
-    return (array.fill_null(0) if array.null_count else array).to_numpy(zero_copy_only=False)
+    numbers = (array.fill_null(0) if array.null_count else array).to_numpy(zero_copy_only=False)
+    return numbers.astype(np.int64, copy=False) if widened else numbers
 
 
 def _integer_codes(values: np.ndarray, type: pa.DataType) -> np.ndarray:

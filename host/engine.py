@@ -45,7 +45,7 @@ SMALLEST, SLACK = 64, 1.03
 KEPT_SAMPLE, NEW_SAMPLE = 512, 4096
 #: Tuples up to which one thread has probed or sorted before another has begun.
 ALONE = 8192
-#: Tuples after which shares are measured again, if a subwindow has begun since.
+#: Tuples after which shares are measured again at the latest, if a subwindow has begun since.
 MEASURED_FOR = 2**15
 #: How much the newest batch counts in the average of batch sizes.
 RECENT = 0.1
@@ -85,13 +85,14 @@ class Subwindow:
         """Lets rows that were just added stand in the sample by their share of all rows."""
         share = KEPT_SAMPLE * new.shape[1] / max(self.rows, KEPT_SAMPLE)
         count = min(new.shape[1], int(share + random.random()))
-        parts = [new[:, random.integers(0, new.shape[1], count)] if count < new.shape[1] else new]
+        parts = [new.take(random.integers(0, new.shape[1], count), axis=1) if count < new.shape[1] else new]
         if self.sample is not None:
             if not count:
                 return
             room = KEPT_SAMPLE - count
             known = self.sample.shape[1]
-            parts.append(self.sample if known <= room else self.sample[:, random.integers(0, known, room)])
+            kept = self.sample
+            parts.append(kept if known <= room else kept.take(random.integers(0, known, room), axis=1))
         self.sample = np.concatenate(parts, axis=1)
 
 
@@ -179,9 +180,12 @@ class Engine:
         """
         new = points, boxes
         self._measure(points, boxes)
-        # What is kept is searched faster by a batch that is sorted as a whole, if it is the most of the work.
+        # What is kept is searched faster by a batch that is sorted as a whole, if it is the most of the work;
+        # and to join a short one takes less than to find out how to cut it.
         kept = all(ring.rows > len(batch) for ring, batch in zip(self.rings[::-1], new))
-        sides = self._sides(new, [max(map(len, new))] * 2 if kept else self._blocks(*new))
+        longest = max(map(len, new))
+        whole = kept or longest <= 2 * SHORTEST_BLOCK
+        sides = self._sides(new, [longest] * 2 if whole else self._blocks(*new))
         found = self._among(sides, pairs)
         probes = list(self._probes(sides))
         threads = self._threads(sum(last - first for _, _, first, last, _ in probes))
@@ -288,7 +292,7 @@ class Engine:
             block = max(2 * reach, SHORTEST_BLOCK, self.rings[0].rows // SUBWINDOWS)
             self.order = choose_order(self.layout, self.shares, kept[0], block)
             self._stale = False
-            self._measured_until = self._seen + min(self._seen, MEASURED_FOR)
+            self._measured_until = min(4 * self._seen, self._seen + MEASURED_FOR)
         if self.structure == "nested":
             self.order = Order(-1)
 
@@ -317,7 +321,7 @@ class Engine:
 
     def _sorted(self, batch: Batch, rows: int) -> tuple:
         """A batch in sorted blocks, their bounds, and the places of the first and the last row of each."""
-        bounds = np.append(np.arange(0, len(batch), max(rows, 1)), len(batch))
+        bounds = np.array([*range(0, len(batch), max(rows, 1)), len(batch)])
         run = Sorted.build(
             batch.columns, batch.numbers, batch.base, bounds, self.order, self._threads(len(batch))
         )

@@ -33,7 +33,9 @@ def result_names(
 
 def joined_rows(r: pa.Table, s: pa.Table) -> pa.Table:
     """Rows of R beside rows of S, one result each."""
-    return pa.table([*r.columns, *s.columns], names=_names(tuple(r.column_names), tuple(s.column_names)))
+    return pa.Table.from_arrays(
+        [*r.columns, *s.columns], names=_names(tuple(r.column_names), tuple(s.column_names))
+    )
 
 
 @lru_cache

@@ -126,7 +126,7 @@ class Session:
         if self._spec.by_key:
             raise SpecError("windows of rows by key take all rows at once (join), not in parts (push)")
         for side, table, schema in (("r", r, self._spec.r_schema), ("s", s, self._spec.s_schema)):
-            if [(field.name, field.type) for field in table.schema] != [(f.name, f.type) for f in schema]:
+            if not table.schema.equals(schema) and _named(table.schema) != _named(schema):
                 raise DataError(
                     f"pushed rows of {side} must have the columns that the join was planned for "
                     f"({_columns(schema)}), not {_columns(table.schema)}"
@@ -155,17 +155,17 @@ class Session:
 
     def _after_all_before(self, new: Arrivals) -> Arrivals:
         """The new rows with their numbers in the whole streams, if they do come after all earlier rows."""
-        times = np.concatenate([new.r.time, new.s.time])
-        if not len(times):
+        times = [side.time[k] for side in (new.r, new.s) if len(side.time) for k in (0, -1)]
+        if not times:
             return new
         # The windows of rows depend on the order of rows of equal time, those of time do not.
         by_rows = self._spec.window.kind == "rows"
-        if self._newest is not None and not times.min() >= self._newest + by_rows:
+        if self._newest is not None and not min(times) >= self._newest + by_rows:
             raise DataError(
                 f"pushed rows must have times {'after' if by_rows else 'at or after'} that of the newest row "
-                f"before them ({self._newest}), not {times.min()}"
+                f"before them ({self._newest}), not {min(times)}"
             )
-        self._newest = int(times.max())
+        self._newest = int(max(times))
         return self._numbered(new)
 
     def _numbered(self, new: Arrivals) -> Arrivals:
@@ -183,6 +183,10 @@ def _fit(spec: JoinSpec, parameters: Parameters) -> Fit:
     if parameters.architecture == "opblock":
         return ChainFit(spec, parameters)
     return Fit(spec.dimensions, parameters.dims, parameters.capacity)
+
+
+def _named(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
+    return [(field.name, field.type) for field in schema]
 
 
 def _columns(schema: pa.Schema) -> str:

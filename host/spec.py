@@ -188,7 +188,7 @@ class JoinSpec:
                 table = table.filter(time.is_valid())
             dropped.append(time.null_count)
             tables.append(table)
-            times.append(time.drop_null().to_numpy())
+            times.append((time.drop_null() if time.null_count else time).to_numpy())
 
         def sort_keys(pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
             keys = []
@@ -463,7 +463,9 @@ class JoinSpec:
 
 def as_times(column: pa.Array) -> pa.Array:
     """A column of event times as 64-bit integers."""
-    return (column.cast(pa.int32()) if column.type == sqltypes.DATE else column).cast(pa.int64())
+    if column.type == sqltypes.DATE:
+        column = column.view(pa.int32())
+    return column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column.cast(pa.int64())
 
 
 def _rebuild(arguments: tuple, options: dict) -> JoinSpec:
