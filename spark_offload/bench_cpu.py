@@ -63,7 +63,10 @@ PICTURE = Path("docs/structures.png")
 
 def band(name: str, query: dict) -> dict:
     """One measurement of a band join over time windows."""
-    return timed(PEERS[name](Query(**query)))
+    run = PEERS[name](Query(**query))
+    if name == "touchline":
+        run()  # compiles, which may take longer than `timed` waits for a second run
+    return timed(run)
 
 
 def timed(run: Callable[[], int]) -> dict:
@@ -112,6 +115,7 @@ def pushed(rows: int, batch: int, seconds: int) -> dict:
             found += session.poll().num_rows
         return found
 
+    run()  # as in `band`
     got = timed(run)
     return {"rate": 2 * rows / got["seconds"], "found": got["found"]}
 
