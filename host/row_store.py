@@ -2,7 +2,6 @@
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 #: So many times the rows that are wanted is little to copy.
 SMALL = 8
@@ -41,24 +40,20 @@ class RowStore:
         places = numbers - self._first
         # Arrow makes one piece of several before it takes anything, which is dear where that is little.
         if len(self._pieces) == 1 or len(self) <= SMALL * len(places):
-            return _taken(pa.concat_tables(self._pieces), places)
+            return pa.concat_tables(self._pieces).take(pa.array(places))
         starts = np.cumsum([0, *(piece.num_rows for piece in self._pieces)])
         of = (np.searchsorted(starts, places, "right") - 1).astype(np.uint8)
         order = np.argsort(of, kind="stable")
         cuts = np.searchsorted(of[order], np.arange(len(self._pieces) + 1))
         parts = [
-            _taken(piece, places[order[first:last]] - start)
+            piece.take(pa.array(places[order[first:last]] - start))
             for piece, start, first, last in zip(self._pieces, starts, cuts, cuts[1:])
             if first < last
         ]
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
-        return _taken(pa.concat_tables(parts or [self._pieces[0].slice(0, 0)]), back)
+        return pa.concat_tables(parts or [self._pieces[0].slice(0, 0)]).take(pa.array(back))
 
 
 def _copied(rows: pa.Table) -> pa.Table:
-    return _taken(rows, np.arange(rows.num_rows))
-
-
-def _taken(rows: pa.Table, places: np.ndarray) -> pa.Table:
-    return pc.take(rows, pa.array(places), boundscheck=False)
+    return rows.take(pa.array(np.arange(rows.num_rows)))

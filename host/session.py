@@ -126,7 +126,7 @@ class Session:
         if self._spec.by_key:
             raise SpecError("windows of rows by key take all rows at once (join), not in parts (push)")
         for side, table, schema in (("r", r, self._spec.r_schema), ("s", s, self._spec.s_schema)):
-            if not table.schema.equals(schema) and _named(table.schema) != _named(schema):
+            if (table.schema.names, table.schema.types) != (schema.names, schema.types):
                 raise DataError(
                     f"pushed rows of {side} must have the columns that the join was planned for "
                     f"({_columns(schema)}), not {_columns(table.schema)}"
@@ -183,10 +183,6 @@ def _fit(spec: JoinSpec, parameters: Parameters) -> Fit:
     if parameters.architecture == "opblock":
         return ChainFit(spec, parameters)
     return Fit(spec.dimensions, parameters.dims, parameters.capacity)
-
-
-def _named(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
-    return [(field.name, field.type) for field in schema]
 
 
 def _columns(schema: pa.Schema) -> str:
