@@ -18,7 +18,7 @@ from .area import KEY, PAPER
 from .dimension import Dimension
 from .errors import ToolError, TouchlineError
 from .parameters import ARCHITECTURES, Parameters
-from .timing import Design, Timed, taken
+from .timing import Design, Timed, taken, writers
 
 matplotlib.use("Agg")  # needs no screen
 import matplotlib.pyplot as plt
@@ -54,9 +54,12 @@ def variants() -> list[Parameters]:
 
 
 def share(design: Design) -> float:
-    """The share of the chip's LUTs that a joiner takes, or of its flip-flops if that is larger."""
+    """The share of the chip's LUTs that a joiner takes, or of its flip-flops if that is larger.
+
+    What writes into RAM takes the place of two LUTs, and of two flip-flops beside them.
+    """
     area, room = design.packed()
-    return max(taken(area) / room.logic, area.flip_flops / room.flip_flops)
+    return max(taken(area) / room.logic, (area.flip_flops + writers(area)) / room.flip_flops)
 
 
 def full(design: Callable[[Parameters], Design], parameters: Parameters) -> int:

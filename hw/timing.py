@@ -38,9 +38,14 @@ CORES = (4, 16)
 RECORD = Path("docs/measured.json")
 
 
+def writers(area: Area) -> int:
+    """LUTs of an ECP5 that write into those that store: two for every four."""
+    return area.ram // 2
+
+
 def taken(area: Area) -> int:
-    """LUTs of an ECP5 that nothing else can use: two more for every four that store, to write into them."""
-    return area.luts + area.ram // 2
+    """LUTs of an ECP5 that nothing else can use."""
+    return area.luts + writers(area)
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,11 @@ ROOM = Area(83_640, 41_820, 83_640, 208)
 
 @dataclass
 class Router:
-    """Stands for the tools: a core takes `luts` and `flip_flops`, and MHz come from cores and seed."""
+    """Stands for the tools: a core takes `luts`, `flip_flops` and `ram`, and MHz come from cores and seed."""
 
     luts: int = 1000
     flip_flops: int = 1
+    ram: int = 0
     stop_after: int = 1_000_000
 
     def __post_init__(self):
@@ -44,7 +45,7 @@ class Router:
 
     def area(self, netlist: Path) -> tuple[int, Area]:
         cores = int(netlist.read_text().split()[1])
-        return cores, Area(cores * self.luts + 300, 0, cores * self.flip_flops, 0)
+        return cores, Area(cores * self.luts + 300, cores * self.ram, cores * self.flip_flops, 0)
 
     def pack(self, netlist: Path, *, chip, folder: Path) -> tuple[Area, Area]:
         return self.area(netlist)[1], ROOM
@@ -186,10 +187,17 @@ def test_another_placer_for_a_crowded_chip(router, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "luts, flip_flops, most", [(1000, 1, 73), (500, 1, 146), (1000, 1200, 61), (14_000, 1, None)]
+    "luts, flip_flops, ram, most",
+    [
+        (1000, 1, 0, 73),
+        (500, 1, 0, 146),
+        (1000, 1200, 0, 61),
+        (500, 900, 200, 73),  # what writes into RAM takes the places of 100 flip-flops
+        (14_000, 1, 0, None),
+    ],
 )
-def test_a_full_chip_is_found(router, luts, flip_flops, most):
-    router.luts, router.flip_flops = luts, flip_flops
+def test_a_full_chip_is_found(router, luts, flip_flops, ram, most):
+    router.luts, router.flip_flops, router.ram = luts, flip_flops, ram
     with timing.designs() as design:
         if most is None:  # five cores take 84 %, six too many
             words = r"^no number of cores takes 85% to 90% of the cells of LFE5U-85F"
