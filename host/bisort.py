@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .columns import Layout
-from .compiled import compiled, inlined, popcount, prefetch, spread, stretches
+from .compiled import compiled, counting, inlined, popcount, prefetch, spread, stretches, widening
 from .nested import HIGHEST, LOWEST, above, grown, leading, listed, match_boxes, match_points
 
 #: Tuples per entry of the index: a cache line of keys, or half of one.
@@ -53,8 +53,10 @@ LOOKS = 16
 SHORT = 32
 #: Tuples that a subwindow keeps unsorted.
 BUFFER = 256
-#: Tuples that are listed together: so few that they mostly lie in one line.
-TAKEN = 4
+#: Tuples that are listed together, and that are tested together, where each costs more.
+TAKEN, TESTED = 8, 4
+#: How far ahead of a search its index comes into the cache: some lines, as other arrays are read in between.
+AHEAD = 512
 #: Searches that take a step together: while a group is looked up in the index, the one before it is sought in
 #: the keys, and what the one before that has found is listed; all of it has come into the cache meanwhile.
 GROUP = 192
@@ -94,13 +96,10 @@ class Order:
         return known and np.array_equal(self.splitters, other.splitters)
 
 
-@inlined
-def _below(keys, at, count, value):
-    """How many of `count` keys from `at` on are below `value`; all are compared, in vector form."""
-    below = np.uint64(0)
-    for i in range(count):
-        below += np.uint64(keys[np.uint64(at + i)] < value)
-    return np.int64(below)
+#: How many keys of a part, and how many heads, are below a value.
+_below, _heads_below = counting(PART, "<"), counting(PARTS, "<")
+#: How many of the next keys are up to a bound, and their numbers, written to where pairs are listed.
+_up_to, _take = counting(TAKEN, "<="), widening(TAKEN)
 
 
 @inlined
@@ -108,16 +107,16 @@ def seek(keys, heads, first, last, at, value):
     """The first position in `first .. last` whose key is at least `value`, searched from `at` on."""
     if at + PART > last or (at > first and keys[at - 1] >= value):
         return _rebound(keys, heads, first, last, at, value)
-    below = _below(keys, at, PART, value)
+    below = _below(keys, at, value)
     if below < PART:
         return at + below
     # Further away: the same among the heads of the next parts, then in the part that they lead to.
     part = at // PART + 1
     if (part + PARTS) * PART <= last:
-        skipped = _below(heads, part, PARTS, value)
+        skipped = _heads_below(heads, part, value)
         if skipped < PARTS:
             begin = (part + skipped - 1) * PART
-            return begin + _below(keys, begin, PART, value)
+            return begin + _below(keys, begin, value)
     return _rebound(keys, heads, first, last, at + PART, value)
 
 
@@ -181,17 +180,15 @@ def _list(keys, ids, base, at, near, high, number, dense, numbers, others, found
     reads wait for that.
     """
     # All TAKEN are written, and those count that are to.
-    taken = np.uint64(TAKEN)
+    taken = TAKEN
     while dense and taken == TAKEN and at + TAKEN <= near:
-        taken = np.uint64(0)
-        for k in range(TAKEN):
-            taken += np.uint64(keys[np.uint64(at + k)] <= high)
+        taken = _up_to(keys, at, high)
         if pairs:
+            _take(ids, at, base, numbers, found)
             for k in range(TAKEN):
-                numbers[np.uint64(found + k)] = base + ids[np.uint64(at + k)]
                 others[np.uint64(found + k)] = number
-        at += np.int64(taken)
-        found += np.int64(taken)
+        at += taken
+        found += taken
     while at < near and keys[at] <= high:
         if pairs:
             numbers[found] = base + ids[at]
@@ -212,7 +209,8 @@ def _walk_each(
     the parts begin in which they are to be sought. From one to the next only the index is walked through,
     from `part` on: so searches in the keys, which are distances from `origin`, do not wait for each other.
     The codes of the group before are sought in their parts: `sought` gets the numbers of those for which
-    there are keys up to their high bound, and `starts` the position of the first. Of the group before that,
+    there are keys up to their high bound (or may be, from the next part on), and `starts` the position of the
+    first. Of the group before that,
     which made `hits` of these, SHORT tuples at most are listed for each; where there may be more, it is noted
     in `left` and `left_at`. So lines of the index, of keys and of numbers are asked for at an even rate, and
     are there when the next step needs them; as are those of `tested`, the first column that candidates are
@@ -235,15 +233,19 @@ def _walk_each(
         if begin <= behind < end:
             value = above(codes[behind] - min(reach, codes[behind]), origin)
             at = parts[i]
-            if at >= first and at + PART <= last:
-                at += _below(keys, at, PART, value)
+            if at >= first and at + PART < last:
+                below = _below(keys, at, value)
+                at += below
+                # The first key may begin the next part, whose line is not waited for: listing will tell.
+                over = below // PART
+                hit = not bounded or keys[np.uint64(at - over)] <= above(highs[behind], origin) or over
             else:
                 at, until = max(at, first), min(at + PART, last)
                 while at < until and keys[at] < value:
                     at += 1
+                hit = at < last and (not bounded or keys[at] <= above(highs[behind], origin))
             # No further than the searches that have just been listed.
             sought[kept], starts[kept] = behind, at
-            hit = at < last and (not bounded or keys[at] <= above(highs[behind], origin))
             kept += hit
             # What is listed soon comes into the cache now; no branch, because none could be foretold.
             place = first + (at - first) * hit
@@ -261,13 +263,14 @@ def _walk_each(
                 part = _leap(heads, first // PART, part - 1, value)
             skipped, looks = PARTS, LOOKS
             while skipped == PARTS and looks and part + PARTS < final:
-                skipped = _below(heads, part + 1, PARTS, value)
+                skipped = _heads_below(heads, part + 1, value)
                 part += skipped
                 looks -= 1
             if skipped == PARTS:
                 part = _leap(heads, part, final, value)
             parts[i] = part * PART
             prefetch(keys, part * PART)
+            prefetch(heads, min(part + AHEAD, final))
     return kept, part, lefts, found
 
 
@@ -297,6 +300,7 @@ def _find_each(keys, tested, ids, noted, origin, codes, begin, end, sought, foun
     for i in range(begin, end):
         at = above(codes[i], origin) >> shift
         word = at >> np.uint64(6)
+        prefetch(starts, word)
         sought[wanted] = i
         if word < words:
             wanted += np.int64(bits[word] >> (at & np.uint64(63)) & np.uint64(1))
@@ -704,8 +708,8 @@ def _test_points(
 ):  # fmt: skip
     """Lists as `_walk_each` does for `count` boxes that were sought, testing points in two dimensions more.
 
-    If `dense`, TAKEN of them are tested together: mostly several are held. There must be room for SHORT pairs
-    of each box. Returns how many searches are left, and how many tuples have been found.
+    If `dense`, TESTED of them are tested together: mostly several are held. There must be room for SHORT
+    pairs of each box. Returns how many searches are left, and how many tuples have been found.
     """
     probe_ids, probe_base = probes
     ones, one_lows, one_highs, one_bounded, one_origin = one
@@ -718,10 +722,10 @@ def _test_points(
         one_low, two_low = above(one_lows[box], one_origin), above(two_lows[box], two_origin)
         one_high = above(one_highs[box], one_origin) if one_bounded else HIGHEST
         two_high = above(two_highs[box], two_origin) if two_bounded else HIGHEST
-        taken = TAKEN
-        while dense and taken == TAKEN and at + TAKEN <= near:
+        taken = TESTED
+        while dense and taken == TESTED and at + TESTED <= near:
             taken = 0
-            for k in range(TAKEN):
+            for k in range(TESTED):
                 place = np.uint64(at + k)
                 held = keys[place] <= high
                 if pairs:
@@ -757,10 +761,10 @@ def _test_boxes(
         high = above(codes[point], origin)
         one_code, one_reached = above(one_codes[point], one_origin), above(one_codes[point], one_top)
         two_code, two_reached = above(two_codes[point], two_origin), above(two_codes[point], two_top)
-        taken = TAKEN
-        while dense and taken == TAKEN and at + TAKEN <= near:
+        taken = TESTED
+        while dense and taken == TESTED and at + TESTED <= near:
             taken = 0
-            for k in range(TAKEN):
+            for k in range(TESTED):
                 place = np.uint64(at + k)
                 held = keys[place] <= high
                 if pairs:

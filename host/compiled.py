@@ -95,6 +95,68 @@ def popcount(typing, word):
     return types.uint64(types.uint64), generate
 
 
+def counting(count: int, test: str):
+    """Makes a function: how many of `count` elements of an array from an index on pass a test.
+
+    They are compared with a value all at once; in a loop the compiler would take them one by one. The test is
+    `<` or `<=`, of unsigned numbers.
+    """
+
+    @intrinsic
+    def passing(typing, array, index, value):
+        def generate(context, builder, signature, arguments):
+            elements = _loaded(context, builder, signature, arguments, count)
+            tested = builder.icmp_unsigned(test, elements, _repeated(builder, arguments[2], count))
+            bits = builder.ctpop(builder.bitcast(tested, ir.IntType(count)))
+            return builder.zext(bits, ir.IntType(64))
+
+        return types.int64(array, types.intp, types.uint64), generate
+
+    return passing
+
+
+def widening(count: int):
+    """Makes a procedure: `count` elements of an array from an index on, each raised by a base, go to another.
+
+    The other's elements have 64 bits, and they go to a place in it, all at once.
+    """
+
+    @intrinsic
+    def write(typing, array, index, base, target, place):
+        def generate(context, builder, signature, arguments):
+            elements = _loaded(context, builder, signature, arguments, count)
+            raised = builder.add(elements, _repeated(builder, arguments[2], count))
+            builder.store(raised, *_vector(context, builder, signature, arguments, 3, count))
+            return context.get_dummy_value()
+
+        return types.void(array, types.intp, types.int64, target, types.intp), generate
+
+    return write
+
+
+def _vector(context, builder, signature, arguments, which: int, count: int) -> tuple:
+    """Where elements of an argument lie, from the index on that follows it, and how they are aligned."""
+    kind = signature.args[which]
+    view = context.make_array(kind)(context, builder, arguments[which])
+    place = cgutils.get_item_pointer(context, builder, kind, view, [arguments[which + 1]], wraparound=False)
+    vector = ir.VectorType(ir.IntType(kind.dtype.bitwidth), count)
+    return builder.bitcast(place, vector.as_pointer()), kind.dtype.bitwidth // 8
+
+
+def _loaded(context, builder, signature, arguments, count: int):
+    """Elements of the first argument, widened to 64 bits."""
+    place, aligned = _vector(context, builder, signature, arguments, 0, count)
+    return builder.zext(builder.load(place, align=aligned), ir.VectorType(ir.IntType(64), count))
+
+
+def _repeated(builder, value, count: int):
+    """A vector of `count` times a value."""
+    vector = ir.VectorType(value.type, count)
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
+    places = ir.Constant(ir.VectorType(ir.IntType(32), count), [0] * count)
+    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), places)
+
+
 def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0))

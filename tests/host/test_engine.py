@@ -320,7 +320,7 @@ def test_a_search_may_begin_anywhere(highest, rng):
     ],
 )
 def test_searches_that_go_ahead_find_what_single_ones_do(lowest, highest, kind, ordered, rng):
-    """In stretches of any length, for codes in any order: only those that have keys are told, or listed."""
+    """In stretches of any length, for codes in any order: those that have keys are told, no others listed."""
     keys = np.sort(rng.integers(lowest, highest, 5000, np.uint64, endpoint=True))
     origin = np.uint64(max(lowest, 1) - 1 if kind is np.uint32 else 0)
     kept = (keys - origin).astype(kind)
@@ -357,7 +357,9 @@ def test_searches_that_go_ahead_find_what_single_ones_do(lowest, highest, kind, 
             for code, at in enumerate(first + np.searchsorted(keys[first:last], lows, "left"))
             if code >= begin and at < last and (not bounded or keys[at] <= highs[code])
         ]
-        assert told == wanted
+        # The first key may be that of the next part, which is not looked at yet.
+        assert [one for one in told if one in set(wanted)] == wanted
+        assert all(at % PART == 0 and at - PART >= first for _, at in set(told) - set(wanted))
         ends = last * np.ones(len(codes), np.int64)
         if bounded:
             ends = first + np.searchsorted(keys[first:last], highs, "right")
