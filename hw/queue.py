@@ -56,13 +56,15 @@ class Queue(wiring.Component):
     """A `ShortQueue`, and two places in the registers behind it.
 
     A memory takes a long time to show a word, and to be told to go on: so what looks at the front, and what
-    takes it, has a cycle of its own.
+    takes it, has a cycle of its own. `apart` is for a block RAM, which shows a word so late that only a
+    register beside it can take it: there is one more.
 
-    Latency: 3 cycles. Throughput: one item per cycle, from a depth of 3 on.
+    Latency: 3 cycles, 4 if `apart`. Throughput: one item per cycle, from a depth of 3 on.
     """
 
-    def __init__(self, shape, depth: int):
+    def __init__(self, shape, depth: int, apart: bool = False):
         self._depth = depth
+        self._apart = apart
         super().__init__({"input": In(stream.Signature(shape)), "output": Out(stream.Signature(shape))})
 
     def elaborate(self, platform):
@@ -71,6 +73,16 @@ class Queue(wiring.Component):
         m.submodules.skid = skid = Skid(shape)
         m.submodules.queue = queue = ShortQueue(shape, self._depth)
         wiring.connect(m, wiring.flipped(self.input), queue.input)
-        wiring.connect(m, queue.output, skid.input)
+        if self._apart:
+            some, item = Signal(), Signal(shape, reset_less=True)
+            m.d.comb += [
+                queue.output.ready.eq(~some | skid.input.ready),
+                skid.input.valid.eq(some),
+                skid.input.payload.eq(item),
+            ]
+            with m.If(queue.output.ready):
+                m.d.sync += [some.eq(queue.output.valid), item.eq(queue.output.payload)]
+        else:
+            wiring.connect(m, queue.output, skid.input)
         wiring.connect(m, skid.output, wiring.flipped(self.output))
         return m
