@@ -55,6 +55,7 @@ class Timed:
     area: Area
     room: Area  #: what the chip has
     mhz: float | None  #: None, if there is no room for it
+    path: tuple[str, ...] = ()  #: the signals of its slowest path, each with the nanoseconds up to its end
 
 
 def median(found: Sequence[Timed]) -> float | None:
@@ -133,11 +134,13 @@ class Design:
                 "area": asdict(routed.area),
                 "room": asdict(routed.room),
                 "mhz": routed.slowest.reached,
+                "path": [f"{step.ns:.1f} {step.name}" for step in routed.critical_path],
             }
 
         parts = (*self._parts, *self._options, f"{ASKED_MHZ} MHz", f"seed {seed}")
         made = kept(make, *parts, name=f"{self._name}, seed {seed}", record=self._record)
-        return Timed(Area(**made["area"]), Area(**made["room"]), made["mhz"])
+        path = tuple(made.get("path", ()))
+        return Timed(Area(**made["area"]), Area(**made["room"]), made["mhz"], path)
 
 
 @contextmanager
