@@ -14,11 +14,14 @@ class ShortQueue(wiring.Component):
     Neither `ready` nor what is shown waits for the memory. What takes the front moves a pointer, and so has
     most of a cycle, not all of it as with `Queue`.
 
+    `attrs` of the memory are besides its style.
+
     Latency: 2 cycles. Throughput: one item per cycle, from a depth of 3 on; with 2, two in three cycles.
     """
 
-    def __init__(self, shape, depth: int):
+    def __init__(self, shape, depth: int, attrs: dict | None = None):
         self._depth = depth
+        self._attrs = attrs or {}
         super().__init__({"input": In(stream.Signature(shape)), "output": Out(stream.Signature(shape))})
 
     def elaborate(self, platform):
@@ -26,7 +29,7 @@ class ShortQueue(wiring.Component):
         shape = self.input.payload.shape()
         width = (self._depth - 1).bit_length()
         m.submodules.places = places = memory.Memory(
-            shape=shape, depth=1 << width, init=[], attrs=ram_style(shape, 1 << width)
+            shape=shape, depth=1 << width, init=[], attrs=ram_style(shape, 1 << width) | self._attrs
         )
         write, read = places.write_port(), places.read_port()
         # Pointers go round twice, so that full is not empty.
@@ -71,7 +74,10 @@ class Queue(wiring.Component):
         m = Module()
         shape = self.input.payload.shape()
         m.submodules.skid = skid = Skid(shape)
-        m.submodules.queue = queue = ShortQueue(shape, self._depth)
+        # What is read while it is written is not shown, as the queue is empty then: so nothing need stand
+        # between memory and register that shows what was there before.
+        attrs = {"no_rw_check": 1} if self._apart else None
+        m.submodules.queue = queue = ShortQueue(shape, self._depth, attrs)
         wiring.connect(m, wiring.flipped(self.input), queue.input)
         if self._apart:
             some, item = Signal(), Signal(shape, reset_less=True)
