@@ -33,7 +33,7 @@ from .lowlatency_node import LowLatencyNode
 from .message import Note, stamp_width
 from .parameters import Parameters
 from .result_sorter import ResultSorter
-from .scanner import Scanner, found_layout
+from .scanner import found_layout
 from .skid import Skid
 from .socket import RESULT_LAYOUT, Fault, Socket, Tag
 from .split_cores import count_steps
@@ -79,7 +79,7 @@ class LowLatency(wiring.Component):
     @staticmethod
     def latency(parameters: Parameters) -> int:
         """Cycles from an R tuple's transfer to its pair with a tuple in the first row of the last node."""
-        return 1 + parameters.cores + Scanner.LATENCY + Gather.levels(2 * parameters.cores) + 1
+        return 1 + parameters.cores + LowLatencyNode.LATENCY + Gather.levels(parameters.cores) + 1
 
     @staticmethod
     def flush_cycles(parameters: Parameters) -> int:
@@ -94,13 +94,13 @@ class LowLatency(wiring.Component):
         p = self._parameters
         nodes = [Stamp(LowLatencyNode, p) for _ in range(p.cores)]
         m.submodules.driver = driver = WindowDriver(p)
-        m.submodules.gather = gather = Gather(found_layout(p), 2 * p.cores, "epoch")
+        m.submodules.gather = gather = Gather(found_layout(p), p.cores, "epoch")
         m.submodules.epochs = epochs = fan.FanOut(1, p.cores)
         m.submodules.held = held = fan.FanIn(2, p.cores)
         m.submodules.scans = scans = fan.FanSum(2, p.cores)
         m.submodules.stalled = stalled = fan.FanIn(1, p.cores)
         # An epoch reaches the nodes, what they hold is told, and so is what the tree holds.
-        settle = 5 + fan.levels(p.cores) + max(fan.levels(p.cores), Gather.busy_lag(2 * p.cores))
+        settle = 5 + fan.levels(p.cores) + max(fan.levels(p.cores), Gather.busy_lag(p.cores))
         m.submodules.collector = collector = Collector(stamp_width(p), settle)
         # A single node has no number, and synthesis no memory without bits.
         m.submodules.ends = ends = fifo.SyncFIFO(width=max(1, len(nodes[0].position)), depth=expeditions(p))
@@ -129,8 +129,7 @@ class LowLatency(wiring.Component):
                 scans.numbers[k].eq(node.scans),
                 stalled.flags[k].eq(node.stalled),
             ]
-            for way, results in enumerate(node.results):
-                wiring.connect(m, results, gather.inputs[2 * k + way])
+            wiring.connect(m, node.results, gather.inputs[k])
         m.d.comb += self.activity.eq(Cat(node.found for node in nodes))
 
         # Its ends: high-water marks, a cycle later, and word for the homes of R tuples that their expedition

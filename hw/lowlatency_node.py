@@ -19,6 +19,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .door import Door
+from .gather import Merge
 from .message import Note, message_layout
 from .parameters import Parameters
 from .scanner import Scanner, found_layout
@@ -38,8 +39,11 @@ class LowLatencyNode(wiring.Component):
     Latency: a message goes on to the next node in the cycle after it came, unless the node is busy with the
     tuple before it. Throughput: one message per cycle, and one that only passes by from the other side; but
     the next from the same side waits until a tuple is shown the last of its rows, from the cycle after on, or
-    another if it has one row and a tuple had just come or gone there.
+    another if it has one row and a tuple had just come or gone there. A pair with a tuple in the first row is
+    on `results` `LATENCY` cycles after its later tuple was taken, if no other waits and it is its turn.
     """
+
+    LATENCY = Scanner.LATENCY + 1
 
     def __init__(self, parameters: Parameters):
         self._p = parameters
@@ -56,7 +60,7 @@ class LowLatencyNode(wiring.Component):
                 "hold": In(2),
                 "epoch": In(1),
                 "held": Out(2),
-                "results": Out(stream.Signature(found_layout(parameters))).array(2),
+                "results": Out(stream.Signature(found_layout(parameters))),
                 "found": Out(1),
                 "scans": Out(range(3)),
                 "stalled": Out(1),
@@ -153,16 +157,20 @@ class LowLatencyNode(wiring.Component):
             keeps_r.store.eq(takes_left & r.stays),
             keeps_r.gain.eq(takes_right & Mux(ends, self.ended.p.here, s.ends)),
         ]
-        for keeper, probe, stored, results in (
-            (keeps_s, rightwards, leftwards, self.results[0]),
-            (keeps_r, leftwards, rightwards, self.results[1]),
+        # What both find leaves from registers: the gathering tree is far away, and queues show what they have
+        # late.
+        m.submodules.merge = merge = Stamp(Merge, found_layout(p), "epoch", 2)
+        wiring.connect(m, merge.output, wiring.flipped(self.results))
+        for keeper, probe, stored, sink in (
+            (keeps_s, rightwards, leftwards, merge.inputs[0]),
+            (keeps_r, leftwards, rightwards, merge.inputs[1]),
         ):
             for port, message in ((keeper.probe, probe), (keeper.stored, stored)):
                 m.d.comb += [port[name].eq(message[name]) for name in ("id", "stamp", "dims")]
             m.d.comb += keeper.epoch.eq(self.epoch)
-            wiring.connect(m, keeper.results, wiring.flipped(results))
+            wiring.connect(m, keeper.results, sink)
         m.d.sync += [
-            self.held.eq(keeps_s.held | keeps_r.held),
+            self.held.eq(keeps_s.held | keeps_r.held | merge.held),
             self.scans.eq(keeps_s.scans + keeps_r.scans),
             self.stalled.eq(keeps_s.stalled | keeps_r.stalled),
         ]
@@ -193,7 +201,9 @@ class LowLatencyNode(wiring.Component):
             flags = {name: flag & ~message.acknowledges for name, flag in flags.items()}
             flags["lands"] = message.acknowledges
         layout = data.StructLayout(dict.fromkeys(flags, 1))
-        door = m.submodules["right" if from_right else "left"] = Door(layout, message.shape())
+        door = m.submodules["right" if from_right else "left"] = Door(
+            layout, message.shape(), ("kind", "home")
+        )
         m.d.comb += [
             here.eq(message.home == self.position),
             door.input.valid.eq(source.valid),

@@ -14,11 +14,14 @@ class ShortQueue(wiring.Component):
     Neither `ready` nor what is shown waits for the memory. What takes the front moves a pointer, and so has
     most of a cycle, not all of it as with `Queue`.
 
+    `attrs` of the memory are besides its style.
+
     Latency: 2 cycles. Throughput: one item per cycle, from a depth of 3 on; with 2, two in three cycles.
     """
 
-    def __init__(self, shape, depth: int):
+    def __init__(self, shape, depth: int, attrs: dict | None = None):
         self._depth = depth
+        self._attrs = attrs or {}
         super().__init__({"input": In(stream.Signature(shape)), "output": Out(stream.Signature(shape))})
 
     def elaborate(self, platform):
@@ -26,7 +29,7 @@ class ShortQueue(wiring.Component):
         shape = self.input.payload.shape()
         width = (self._depth - 1).bit_length()
         m.submodules.places = places = memory.Memory(
-            shape=shape, depth=1 << width, init=[], attrs=ram_style(shape, 1 << width)
+            shape=shape, depth=1 << width, init=[], attrs=ram_style(shape, 1 << width) | self._attrs
         )
         write, read = places.write_port(), places.read_port()
         # Pointers go round twice, so that full is not empty.
@@ -56,21 +59,36 @@ class Queue(wiring.Component):
     """A `ShortQueue`, and two places in the registers behind it.
 
     A memory takes a long time to show a word, and to be told to go on: so what looks at the front, and what
-    takes it, has a cycle of its own.
+    takes it, has a cycle of its own. `apart` is for a block RAM, which shows a word so late that only a
+    register beside it can take it: there is one more.
 
-    Latency: 3 cycles. Throughput: one item per cycle, from a depth of 3 on.
+    Latency: 3 cycles, 4 if `apart`. Throughput: one item per cycle, from a depth of 3 on.
     """
 
-    def __init__(self, shape, depth: int):
+    def __init__(self, shape, depth: int, apart: bool = False):
         self._depth = depth
+        self._apart = apart
         super().__init__({"input": In(stream.Signature(shape)), "output": Out(stream.Signature(shape))})
 
     def elaborate(self, platform):
         m = Module()
         shape = self.input.payload.shape()
         m.submodules.skid = skid = Skid(shape)
-        m.submodules.queue = queue = ShortQueue(shape, self._depth)
+        # What is read while it is written is not shown, as the queue is empty then: so nothing need stand
+        # between memory and register that shows what was there before.
+        attrs = {"no_rw_check": 1} if self._apart else None
+        m.submodules.queue = queue = ShortQueue(shape, self._depth, attrs)
         wiring.connect(m, wiring.flipped(self.input), queue.input)
-        wiring.connect(m, queue.output, skid.input)
+        if self._apart:
+            some, item = Signal(), Signal(shape, reset_less=True)
+            m.d.comb += [
+                queue.output.ready.eq(~some | skid.input.ready),
+                skid.input.valid.eq(some),
+                skid.input.payload.eq(item),
+            ]
+            with m.If(queue.output.ready):
+                m.d.sync += [some.eq(queue.output.valid), item.eq(queue.output.payload)]
+        else:
+            wiring.connect(m, queue.output, skid.input)
         wiring.connect(m, skid.output, wiring.flipped(self.output))
         return m

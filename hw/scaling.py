@@ -129,14 +129,11 @@ def _seeds(count: int) -> str:
 
 
 def verdicts(rows: list[tuple[Parameters, list[Timed]]]) -> list[str]:
-    """For each chain, whether the largest size is as fast as is aimed at."""
+    """For each chain, whether the largest size is as fast as is aimed at, and if not, its slowest path."""
     lines = []
     for variant in variants():
-        all_sizes = {
-            one.cores: timing.median(found)
-            for one, found in rows
-            if replace(one, cores=variant.cores) == variant
-        }
+        routes = {one.cores: found for one, found in rows if replace(one, cores=variant.cores) == variant}
+        all_sizes = {cores: timing.median(found) for cores, found in routes.items()}
         clocks = {cores: mhz for cores, mhz in all_sizes.items() if mhz}
         if REFERENCE not in clocks:
             continue
@@ -150,6 +147,9 @@ def verdicts(rows: list[tuple[Parameters, list[Timed]]]) -> list[str]:
             f"{TARGET_MHZ} MHz in all sizes and {TARGET_SHARE - 1:+.0%} are {'met' if met else 'missed'}"
             + (f"; there is no room for {', '.join(map(str, without))}" if without else "")
         )
+        slowest = min(routes[most], key=lambda one: one.mhz)
+        if not met and slowest.path:
+            lines.append(f"    with {most} cores {slowest.mhz:.1f} MHz: {' > '.join(slowest.path)}")
     return lines
 
 

@@ -18,12 +18,14 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, fifo, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from .fan import FanNode
 from .hashing import bucket_of, key_of
 from .lowest import at_least, lowest
 from .message import stamp_width
 from .parameters import Parameters
 from .segment import DISTRIBUTED
 from .socket import ID_WIDTH, PAIR_LAYOUT, box_layout, point_layout
+from .stamp import Stamp
 from .window_memory import WindowMemory, ram_style
 
 #: Messages that a channel between two nodes holds.
@@ -229,13 +231,21 @@ class Scanner(wiring.Component):
             self.scans.eq(issues),
         ]
         m.d.sync += first.eq(self.start)
+        loads = Signal()  # `ready` again, for the registers of a scan: the node decides by one of its own
         if p.index:  # of a list it is known as late as that
-            m.d.comb += self.ready.eq(go & ~(scanning & _behind(shows, more)))
+            m.d.comb += [self.ready.eq(go & ~(scanning & _behind(shows, more))), loads.eq(self.ready)]
         else:
             starts = self.start & _behind(may_show, may_more)
             stays = scanning & _behind(next_shows, next_more)
-            m.d.sync += self.ready.eq(free & ~Mux(self.ready, starts, stays))
-        with m.If(self.ready):
+            next_ready = Signal()
+            m.submodules.loads = kept = Stamp(FanNode, 1)
+            m.d.comb += [
+                next_ready.eq(free & ~Mux(self.ready, starts, stays)),
+                kept.value.eq(next_ready),
+                loads.eq(kept.copy),
+            ]
+            m.d.sync += self.ready.eq(next_ready)
+        with m.If(loads):
             m.d.sync += [scanning.eq(self.start), probe.eq(self.probe)]
         for k, (ring, wanted) in reversed(list(enumerate(zip(rings, (self.window, self.flight))))):
             turn = issues & shows[k] & ~shows[:k].any()
@@ -243,7 +253,7 @@ class Scanner(wiring.Component):
                 shown, mask = self._walk_bucket(m, ring, does, stored, probe, first, turn, shows[k], more[k])
             else:
                 shown, mask = self._walk_ring(
-                    m, ring, wanted, turn, (shows[k], next_shows[k]), (more[k], next_more[k])
+                    m, ring, wanted, loads, turn, (shows[k], next_shows[k]), (more[k], next_more[k])
                 )
                 gains = changes[k][2]
                 m.d.comb += [
@@ -380,7 +390,9 @@ class Scanner(wiring.Component):
             )
         return m
 
-    def _walk_ring(self, m: Module, ring: _Ring, wanted: Value, turn: Value, shows: tuple, more: tuple):
+    def _walk_ring(
+        self, m: Module, ring: _Ring, wanted: Value, loads: Value, turn: Value, shows: tuple, more: tuple
+    ):
         """All tuples of a ring that may be met, from the oldest: a row, and which of its lanes.
 
         `shows` and `more` are pairs: the register, and what it will hold if no scan starts.
@@ -391,7 +403,7 @@ class Scanner(wiring.Component):
         (shows, next_shows), (more, next_more) = shows, more
         m.d.comb += [next_shows.eq(Mux(turn, more, shows)), next_more.eq(Mux(turn, reach > 2 * lanes, more))]
         m.d.sync += [shows.eq(next_shows), more.eq(next_more)]
-        with m.If(self.ready):
+        with m.If(loads):
             m.d.sync += [
                 at.eq(ring.next_head),
                 reach.eq(ring.next_reach),

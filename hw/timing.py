@@ -22,7 +22,7 @@ from pathlib import Path
 from tabulate import tabulate
 from tqdm import tqdm
 
-from . import route, tools
+from . import floorplan, route, tools
 from .area import CONFIGURATIONS, HEADERS, Area, columns
 from .errors import ParameterError, TouchlineError
 from .kept import Record, kept
@@ -55,6 +55,7 @@ class Timed:
     area: Area
     room: Area  #: what the chip has
     mhz: float | None  #: None, if there is no room for it
+    path: tuple[str, ...] = ()  #: the signals of its slowest path, each with the nanoseconds up to its end
 
 
 def median(found: Sequence[Timed]) -> float | None:
@@ -63,7 +64,10 @@ def median(found: Sequence[Timed]) -> float | None:
 
 
 class Design:
-    """Something behind pins, as Verilog, which is synthesised once, and only when something is not kept."""
+    """Something behind pins, as Verilog, which is synthesised once, and only when something is not kept.
+
+    If it `has_cores`, these have their places in the chip.
+    """
 
     def __init__(
         self,
@@ -72,8 +76,10 @@ class Design:
         name: str = "",
         record: Record | None = None,
         options: tuple[str, ...] = (),
+        has_cores: bool = False,
     ):
         self._text = text
+        self._has_cores = has_cores
         self._options = options
         self._folder = folder
         self._name = name
@@ -83,11 +89,16 @@ class Design:
         self._parts = (
             *(self._text, tools.yosys().version, tools.nextpnr(CHIP.family).version),
             *(CHIP.name, *CHIP.options, *route.flow(CHIP.family)),
+            *(floorplan.FLOW if has_cores else ()),
         )
 
     def _netlist(self) -> Path:
         with self._making:
-            self._made = self._made or route.synthesise(self._text, TOP, chip=CHIP, folder=self._folder)
+            if not self._made:
+                made = route.synthesise(self._text, TOP, chip=CHIP, folder=self._folder)
+                if self._has_cores:
+                    floorplan.anchor(made)
+                self._made = made
         return self._made
 
     def packed(self) -> tuple[Area, Area]:
@@ -123,11 +134,13 @@ class Design:
                 "area": asdict(routed.area),
                 "room": asdict(routed.room),
                 "mhz": routed.slowest.reached,
+                "path": [f"{step.ns:.1f} {step.name}" for step in routed.critical_path],
             }
 
         parts = (*self._parts, *self._options, f"{ASKED_MHZ} MHz", f"seed {seed}")
         made = kept(make, *parts, name=f"{self._name}, seed {seed}", record=self._record)
-        return Timed(Area(**made["area"]), Area(**made["room"]), made["mhz"])
+        path = tuple(made.get("path", ()))
+        return Timed(Area(**made["area"]), Area(**made["room"]), made["mhz"], path)
 
 
 @contextmanager
@@ -143,7 +156,8 @@ def designs() -> Iterator[Callable[[Parameters], Design]]:
         def design(parameters: Parameters) -> Design:
             folder = Path(scratch) / parameters.name
             folder.mkdir()
-            return Design(emit_pinned(parameters), folder, parameters.name, record)
+            has_cores = parameters.architecture != "bisort"
+            return Design(emit_pinned(parameters), folder, parameters.name, record, has_cores=has_cores)
 
         yield design
 

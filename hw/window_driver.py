@@ -24,6 +24,7 @@ from .parameters import Parameters
 from .queue import Queue
 from .skid import Skid
 from .socket import ID_WIDTH, Kind, tuple_layout
+from .window_memory import BLOCK, ram_style
 
 
 def expeditions(parameters: Parameters) -> int:
@@ -214,8 +215,10 @@ class WindowDriver(wiring.Component):
         side, size = "rs"[of_s], p.windows[of_s]
         entry = data.StructLayout({"id": ID_WIDTH, "home": range(p.cores)})
         # A tuple alone must be shown at once: it leaves as the next one comes. Others come one per cycle,
-        # and nobody asks whether they fit: a queue of two would not take them.
-        queue = Queue(entry, max(3, size)) if size > 1 else Skid(entry)
+        # and nobody asks whether they fit: a queue of two would not take them. A window in a block RAM is so
+        # large that its oldest tuple has long been shown when it is full.
+        depth = max(3, size)
+        queue = Queue(entry, depth, apart=ram_style(entry, depth) == BLOCK) if size > 1 else Skid(entry)
         m.submodules[f"{side}_ids"] = ResetInserter(clearing)(queue)
         count = Signal(range(size + 1), name=f"{side}_count")
         horizon = Signal(OPTION_LAYOUT, name=f"{side}_horizon")

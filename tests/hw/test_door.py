@@ -14,14 +14,16 @@ from .streams import passed_through
 
 
 class Numbers(wiring.Component):
-    """A door for numbers: their lower halves are flags."""
+    """A door for numbers: their lowest bits are flags, others an address."""
 
     def __init__(self):
         super().__init__({"input": In(stream.Signature(16)), "output": Out(stream.Signature(16))})
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.door = door = Door(data.StructLayout({"low": 4}), 12)
+        m.submodules.door = door = Door(
+            data.StructLayout({"low": 4}), data.StructLayout({"middle": 4, "high": 8}), ("middle",)
+        )
         m.d.comb += [
             door.input.payload.eq(self.input.payload),
             door.input.valid.eq(self.input.valid),

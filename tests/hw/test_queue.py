@@ -3,14 +3,18 @@
 source -> Queue or ShortQueue -> sink
 """
 
+from functools import partial
+
 import pytest
 
 from hw.queue import Queue, ShortQueue
 
 from .streams import passed_through, simulate
 
+Apart = partial(Queue, apart=True)
 
-@pytest.mark.parametrize("kind", [Queue, ShortQueue])
+
+@pytest.mark.parametrize("kind", [Queue, Apart, ShortQueue])
 @pytest.mark.parametrize("depth", [1, 2, 3, 8])
 @pytest.mark.parametrize("stalls", [(0, 0), (0.5, 0), (0, 0.5), (0.4, 0.6)])
 def test_everything_comes_out_in_order(kind, depth, stalls, seed):
@@ -21,9 +25,9 @@ def test_everything_comes_out_in_order(kind, depth, stalls, seed):
         assert cycles[-1] - cycles[0] == (len(cycles) - 1) * 3 // 2
 
 
-@pytest.mark.parametrize("kind, behind, latency", [(Queue, 2, 3), (ShortQueue, 0, 2)])
+@pytest.mark.parametrize("kind, behind, latency", [(Queue, 2, 3), (Apart, 3, 4), (ShortQueue, 0, 2)])
 def test_places_and_latency(kind, behind, latency):
-    """When the front is shown, and how much fits behind it: `depth`, and two more in `Queue`'s registers."""
+    """When the front is shown, and how much fits behind it: `depth`, and what `Queue`'s registers hold."""
     dut = kind(8, 5)
 
     async def testbench(ctx):

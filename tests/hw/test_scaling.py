@@ -33,6 +33,7 @@ class Router:
         self.synthesised: list[str] = []
         self.placed: list[tuple[str, int]] = []
         self.options: list[tuple[str, ...]] = []
+        self.laid: list[Path] = []
 
     def emit(self, parameters: Parameters) -> str:
         return f"{parameters.architecture}-{parameters.lanes} {parameters.cores}"
@@ -70,6 +71,7 @@ def router(monkeypatch, tmp_path) -> Router:
     monkeypatch.setattr(timing.tools, "nextpnr", lambda family: Tool("nextpnr-ecp5", (), "0", {}))
     for name in ("synthesise", "pack", "place"):
         monkeypatch.setattr(timing.route, name, getattr(router, name))
+    monkeypatch.setattr(timing.floorplan, "anchor", router.laid.append)
     return router
 
 
@@ -84,6 +86,7 @@ def test_a_stopped_run_goes_on(router, capsys):
     assert sorted(router.placed) == routes
     # Once in the run that was stopped, if it came so far, and once in the other, if a seed was left.
     assert {*router.synthesised} == {*designs}
+    assert len(router.laid) == len(router.synthesised)
     assert max(map(router.synthesised.count, designs)) <= 2
     assert scaling.PICTURE.read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
@@ -177,13 +180,13 @@ def test_some_engines(router, monkeypatch, capsys):
 
 
 def test_another_placer_for_a_crowded_chip(router, monkeypatch, capsys):
-    """The same Verilog, so that only the options tell the two routes apart."""
+    """The same Verilog, so that only the options tell the two routes apart; nothing has a place."""
     monkeypatch.setattr(engines, "whole", lambda make, name: name)
     monkeypatch.setattr(engines, "mapped", lambda text, name: Area(90, 10, 50, 1))
     monkeypatch.setattr(engines, "emit_alone", lambda make: "bisort 4")
     for _ in range(2):
         engines.main(["--only", "bisort", "--lanes", "2", "4"])
-    assert router.options == [(), CROWDED]
+    assert router.options == [(), CROWDED] and not router.laid
 
 
 @pytest.mark.parametrize(
@@ -211,11 +214,13 @@ def test_a_full_chip_is_found(router, luts, flip_flops, ram, most):
 
 
 def test_a_slow_full_chip_misses_the_target(router):
-    room = [timing.Timed(ROOM, ROOM, mhz) for mhz in (150, 134)]
+    path = ("0.5 here", "7.4 there")
+    room = [timing.Timed(ROOM, ROOM, mhz, path) for mhz in (150, 134)]
     handshake = scaling.variants()[0]
     rows = [(replace(handshake, cores=cores), [found]) for cores, found in zip((8, 63), room)]
     assert scaling.verdicts(rows) == [
-        "handshake: 150.0 MHz with 8 cores, 134.0 with 63 (-10.7%); 120 MHz in all sizes and -10% are missed"
+        "handshake: 150.0 MHz with 8 cores, 134.0 with 63 (-10.7%); 120 MHz in all sizes and -10% are missed",
+        "    with 63 cores 134.0 MHz: 0.5 here > 7.4 there",
     ]
 
 
