@@ -55,7 +55,8 @@ SHORT = 32
 BUFFER = 256
 #: Tuples that are listed together, and that are tested together, where each costs more.
 TAKEN, TESTED = 8, 4
-#: How far ahead of a search its index comes into the cache: some lines, as other arrays are read in between.
+#: How many entries ahead of a search the index comes into the cache: other arrays are read in between, so
+#: that the processor does not see that this one is read in order.
 AHEAD = 512
 #: Searches that take a step together: while a group is looked up in the index, the one before it is sought in
 #: the keys, and what the one before that has found is listed; all of it has come into the cache meanwhile.
@@ -210,11 +211,10 @@ def _walk_each(
     from `part` on: so searches in the keys, which are distances from `origin`, do not wait for each other.
     The codes of the group before are sought in their parts: `sought` gets the numbers of those for which
     there are keys up to their high bound (or may be, from the next part on), and `starts` the position of the
-    first. Of the group before that,
-    which made `hits` of these, SHORT tuples at most are listed for each; where there may be more, it is noted
-    in `left` and `left_at`. So lines of the index, of keys and of numbers are asked for at an even rate, and
-    are there when the next step needs them; as are those of `tested`, the first column that candidates are
-    tested by, or the keys if there is none.
+    first. Of the group before that, which made `hits` of these, SHORT tuples at most are listed for each;
+    where there may be more, it is noted in `left` and `left_at`. So lines of the index, of keys and of
+    numbers are asked for at an even rate, and are there when the next step needs them; as are those of
+    `tested`, the first column that candidates are tested by, or the keys if there is none.
 
     Returns the hits, the part reached, how many searches are left, and how many tuples have been found.
     """

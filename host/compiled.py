@@ -19,6 +19,7 @@ from pathlib import Path
 import numba
 from llvmlite import ir
 from numba.core import caching, cgutils, types
+from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from hw.cache import cache_directory
@@ -95,11 +96,11 @@ def popcount(typing, word):
     return types.uint64(types.uint64), generate
 
 
-def counting(count: int, test: str):
+def counting(count: int, test: str) -> Callable:
     """Makes a function: how many of `count` elements of an array from an index on pass a test.
 
-    They are compared with a value all at once; in a loop the compiler would take them one by one. The test is
-    `<` or `<=`, of unsigned numbers.
+    They lie side by side and are compared with a value all at once; in a loop the compiler would take them
+    one by one. The test is `<` or `<=`, of unsigned numbers.
     """
 
     @intrinsic
@@ -110,12 +111,12 @@ def counting(count: int, test: str):
             bits = builder.ctpop(builder.bitcast(tested, ir.IntType(count)))
             return builder.zext(bits, ir.IntType(64))
 
-        return types.int64(array, types.intp, types.uint64), generate
+        return types.int64(_side_by_side(array), types.intp, types.uint64), generate
 
     return passing
 
 
-def widening(count: int):
+def widening(count: int) -> Callable:
     """Makes a procedure: `count` elements of an array from an index on, each raised by a base, go to another.
 
     The other's elements have 64 bits, and they go to a place in it, all at once.
@@ -129,9 +130,17 @@ def widening(count: int):
             builder.store(raised, *_vector(context, builder, signature, arguments, 3, count))
             return context.get_dummy_value()
 
-        return types.void(array, types.intp, types.int64, target, types.intp), generate
+        kinds = _side_by_side(array), types.intp, types.int64, _side_by_side(target), types.intp
+        return types.void(*kinds), generate
 
     return write
+
+
+def _side_by_side(array: types.Array) -> types.Array:
+    """Refuses arrays that are no vectors in memory, and signed numbers, which are widened in another way."""
+    if array.layout != "C" or array.dtype not in (types.uint32, types.uint64, types.int64):
+        raise TypingError(f"vectors are of unsigned numbers that lie side by side, not of {array}")
+    return array
 
 
 def _vector(context, builder, signature, arguments, which: int, count: int) -> tuple:

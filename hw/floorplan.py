@@ -47,8 +47,11 @@ class Tiles:
 
 #: Of an ECP5-85F: every twelfth row has block RAMs or multipliers.
 ECP5_85F = Tiles(range(2, 125), tuple(y for y in range(2, 94) if y % 12 != 10))
-#: What anchors depend on, besides the netlist.
-FLOW = (_CORE.pattern, f"an anchor for {CELLS_PER_ANCHOR} cells", f"{DENSITY} full", _PLACE)
+#: What anchors depend on, besides the netlist; the number is of the way through the fields, and within them.
+FLOW = (
+    *("floor plan 1", repr(ECP5_85F), _CORE.pattern),
+    *(f"an anchor for {CELLS_PER_ANCHOR} cells", f"{DENSITY} full", _PLACE),
+)
 
 
 def fields(count: int, width: int, height: int) -> list[tuple[int, int]]:
@@ -90,7 +93,7 @@ def anchors(netlist: dict, tiles: Tiles = ECP5_85F) -> dict[str, str]:
     left, low = (len(tiles.columns) - wide) // 2, (len(tiles.rows) - high) // 2
     way = fields(len(sizes), wide, high)
     columns, rows = (1 + max(axis) for axis in zip(*way))
-    placed = {}
+    placed: dict[str, str] = {}  # by place: a register has one of its own
     for k, number in enumerate(sorted(sizes)):
         column, row = way[k * len(way) // len(sizes)]
         names = sorted(candidates[number])
@@ -99,9 +102,11 @@ def anchors(netlist: dict, tiles: Tiles = ECP5_85F) -> dict[str, str]:
         x = left + int((column + 0.5) * wide / columns) - side // 2
         y = low + int((row + 0.5) * high / rows) - side // 2
         for j in range(wanted):
-            at = tiles.columns[x + j % side], tiles.rows[y + j // side]
-            placed[names[j * len(names) // wanted]] = "X{}/Y{}/{}".format(*at, _PLACE)
-    return placed
+            at = x + j % side, y + j // side
+            if at[0] in range(len(tiles.columns)) and at[1] in range(len(tiles.rows)):
+                place = f"X{tiles.columns[at[0]]}/Y{tiles.rows[at[1]]}/{_PLACE}"
+                placed.setdefault(place, names[j * len(names) // wanted])
+    return {name: place for place, name in placed.items()}
 
 
 def anchor(path: Path) -> None:

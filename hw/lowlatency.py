@@ -48,7 +48,7 @@ class LowLatency(wiring.Component):
     - a tuple goes from node to node in a cycle, whatever these have stored, unless a node is still busy with
       the one before it; `latency(parameters)` cycles pass from an R tuple's transfer on `tuples` to a pair on
       `results` if the two meet in the first row of the last node, and one more for each row before it, and
-      for each node of the tree where it was another's turn;
+      wherever it was another's turn: in the node, or in one of the tree's;
     - throughput is one tuple every `rows` cycles if all are of one stream, where `rows` hold what a node
       stores of the other: `s_segment / lanes` for tuples of R, `segment / lanes` for those of S, rounded up,
       or one more where the oldest tuple is not the first in its row. Tuples in flight take another. With full

@@ -40,7 +40,8 @@ class LowLatencyNode(wiring.Component):
     tuple before it. Throughput: one message per cycle, and one that only passes by from the other side; but
     the next from the same side waits until a tuple is shown the last of its rows, from the cycle after on, or
     another if it has one row and a tuple had just come or gone there. A pair with a tuple in the first row is
-    on `results` `LATENCY` cycles after its later tuple was taken, if no other waits and it is its turn.
+    on `results` `LATENCY` cycles after its later tuple was taken, if no other waits and it is its turn: there
+    is one per cycle, whichever side finds it.
     """
 
     LATENCY = Scanner.LATENCY + 1

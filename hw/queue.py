@@ -8,6 +8,11 @@ from .skid import Skid
 from .window_memory import ram_style
 
 
+def rounded(depth: int) -> int:
+    """The places of the memory that holds `depth` items."""
+    return 1 << (depth - 1).bit_length()
+
+
 class ShortQueue(wiring.Component):
     """Places for `depth` items in memory, and one in the register behind it, which shows the front.
 
@@ -27,9 +32,10 @@ class ShortQueue(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         shape = self.input.payload.shape()
-        width = (self._depth - 1).bit_length()
+        size = rounded(self._depth)
+        width = size.bit_length() - 1
         m.submodules.places = places = memory.Memory(
-            shape=shape, depth=1 << width, init=[], attrs=ram_style(shape, 1 << width) | self._attrs
+            shape=shape, depth=size, init=[], attrs=ram_style(shape, size) | self._attrs
         )
         write, read = places.write_port(), places.read_port()
         # Pointers go round twice, so that full is not empty.

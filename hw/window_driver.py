@@ -21,7 +21,7 @@ from .hashing import home_of, key_of
 from .ledger import OPTION_LAYOUT
 from .message import Note, message_layout, stamp_width
 from .parameters import Parameters
-from .queue import Queue
+from .queue import Queue, rounded
 from .skid import Skid
 from .socket import ID_WIDTH, Kind, tuple_layout
 from .window_memory import BLOCK, ram_style
@@ -218,7 +218,8 @@ class WindowDriver(wiring.Component):
         # and nobody asks whether they fit: a queue of two would not take them. A window in a block RAM is so
         # large that its oldest tuple has long been shown when it is full.
         depth = max(3, size)
-        queue = Queue(entry, depth, apart=ram_style(entry, depth) == BLOCK) if size > 1 else Skid(entry)
+        apart = ram_style(entry, rounded(depth)) == BLOCK
+        queue = Queue(entry, depth, apart) if size > 1 else Skid(entry)
         m.submodules[f"{side}_ids"] = ResetInserter(clearing)(queue)
         count = Signal(range(size + 1), name=f"{side}_count")
         horizon = Signal(OPTION_LAYOUT, name=f"{side}_horizon")

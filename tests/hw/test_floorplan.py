@@ -5,7 +5,7 @@ netlist -> anchors -> places of a few registers
 
 import json
 import re
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 
@@ -53,3 +53,17 @@ def test_registers_of_each_core_get_places_of_their_own(tmp_path):
 def test_without_cores_nothing_has_a_place():
     cells = {"joiner.core_0.a": {"type": "LUT4", "connections": {}}}
     assert not floorplan.anchors({"modules": {TOP: {"attributes": {"top": 1}, "cells": cells}}})
+
+
+@pytest.mark.parametrize("cores, size", [(4, 4), (200, 5000)])
+def test_what_has_no_place_of_its_own_gets_none(cores, size):
+    """Cores that are smaller than a tile, or larger than the chip."""
+    cells = {
+        f"joiner.core_{core}.{k}": {"type": "TRELLIS_FF", "connections": {"Q": [n + 2], "DI": [n + 2]}}
+        for n, (core, k) in enumerate(product(range(cores), range(size)))
+    }
+    places = floorplan.anchors({"modules": {TOP: {"attributes": {"top": 1}, "cells": cells}}})
+    assert places and len(set(places.values())) == len(places)
+    for place in places.values():
+        x, y = map(int, re.fullmatch(r"X(\d+)/Y(\d+)/SLICED\.FF1", place).groups())
+        assert x in floorplan.ECP5_85F.columns and y in floorplan.ECP5_85F.rows

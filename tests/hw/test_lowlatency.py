@@ -11,6 +11,7 @@ import pytest
 from hw.dimension import Dimension
 from hw.lowlatency import LowLatency
 from hw.parameters import Parameters
+from hw.pinned import emit_pinned
 from hw.socket import Kind, Tag
 
 from .streams import simulate, sink, source
@@ -49,3 +50,11 @@ def test_pairs_from_before_a_flush_keep_their_ids(cores, lanes, stored_s, seed):
     assert [result.body.mark.id for result in results[-2:]] == [7, 8]
     pairs = [(result.body.pair.r_id, result.body.pair.s_id) for result in results[:-2]]
     assert Counter(pairs) == expected
+
+
+@pytest.mark.parametrize("cores, apart", [(8, 0), (10, 2), (16, 2)])
+def test_windows_in_block_ram_have_a_register_beside_it(cores, apart):
+    """Whose memories have more places than tuples, where these are no power of two."""
+    text = emit_pinned(Parameters("lowlatency", cores=cores, segment=8, lanes=1))
+    assert text.count("no_rw_check") == apart
+    assert text.count('ram_style = "block"') == apart + 1  # results wait in another
