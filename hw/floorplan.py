@@ -28,6 +28,8 @@ _CORE = re.compile(r"\w+\.(?:cores\.)?(?:core|node|block)_(\d+)\.")
 CELLS_PER_ANCHOR = 100
 #: How full the fields are, at least.
 DENSITY = 0.7
+#: In a chip that is fuller nothing has a place: the placer must move what it likes to find room for all.
+FULLEST = 0.5
 #: The place of an anchor in its tile, which leaves all others to what nextpnr puts there.
 _PLACE = "SLICED.FF1"
 
@@ -50,7 +52,7 @@ ECP5_85F = Tiles(range(2, 125), tuple(y for y in range(2, 94) if y % 12 != 10))
 #: What anchors depend on, besides the netlist; the number is of the way through the fields, and within them.
 FLOW = (
     *("floor plan 1", repr(ECP5_85F), _CORE.pattern),
-    *(f"an anchor for {CELLS_PER_ANCHOR} cells", f"{DENSITY} full", _PLACE),
+    *(f"an anchor for {CELLS_PER_ANCHOR} cells", f"{DENSITY} full, up to {FULLEST}", _PLACE),
 )
 
 
@@ -70,7 +72,10 @@ def fields(count: int, width: int, height: int) -> list[tuple[int, int]]:
 
 
 def anchors(netlist: dict, tiles: Tiles = ECP5_85F) -> dict[str, str]:
-    """The registers of a netlist, as yosys wrote it, that have a place, and which; none without cores."""
+    """The registers of a netlist, as yosys wrote it, that have a place, and which.
+
+    There are none if there are no cores, or no room.
+    """
     module = next(one for one in netlist["modules"].values() if "top" in one["attributes"])
     cells = module["cells"]
     registers = {name: cell for name, cell in cells.items() if cell["type"] == "TRELLIS_FF"}
@@ -88,8 +93,10 @@ def anchors(netlist: dict, tiles: Tiles = ECP5_85F) -> dict[str, str]:
 
     # As few tiles as hold all, around the middle.
     area = area_of(Counter(cell["type"] for cell in cells.values()))
-    share = min(1, max(area.luts + area.ram // 2, area.flip_flops) / tiles.cells / DENSITY)
-    wide, high = (round(len(side) * math.sqrt(share)) for side in (tiles.columns, tiles.rows))
+    share = max(area.luts + area.ram // 2, area.flip_flops) / tiles.cells
+    if share > FULLEST:
+        return {}
+    wide, high = (round(len(side) * math.sqrt(share / DENSITY)) for side in (tiles.columns, tiles.rows))
     left, low = (len(tiles.columns) - wide) // 2, (len(tiles.rows) - high) // 2
     way = fields(len(sizes), wide, high)
     columns, rows = (1 + max(axis) for axis in zip(*way))
@@ -102,10 +109,8 @@ def anchors(netlist: dict, tiles: Tiles = ECP5_85F) -> dict[str, str]:
         x = left + int((column + 0.5) * wide / columns) - side // 2
         y = low + int((row + 0.5) * high / rows) - side // 2
         for j in range(wanted):
-            at = x + j % side, y + j // side
-            if at[0] in range(len(tiles.columns)) and at[1] in range(len(tiles.rows)):
-                place = f"X{tiles.columns[at[0]]}/Y{tiles.rows[at[1]]}/{_PLACE}"
-                placed.setdefault(place, names[j * len(names) // wanted])
+            place = f"X{tiles.columns[x + j % side]}/Y{tiles.rows[y + j // side]}/{_PLACE}"
+            placed.setdefault(place, names[j * len(names) // wanted])
     return {name: place for place, name in placed.items()}
 
 

@@ -55,15 +55,15 @@ def test_without_cores_nothing_has_a_place():
     assert not floorplan.anchors({"modules": {TOP: {"attributes": {"top": 1}, "cells": cells}}})
 
 
-@pytest.mark.parametrize("cores, size", [(4, 4), (200, 5000)])
-def test_what_has_no_place_of_its_own_gets_none(cores, size):
-    """Cores that are smaller than a tile, or larger than the chip."""
+@pytest.mark.parametrize("cores, size, some", [(4, 4, True), (8, 5000, True), (8, 5400, False)])
+def test_each_place_is_one_registers_alone(cores, size, some):
+    """Also of cores that are smaller than a tile; a chip that is more than half full has no places."""
     cells = {
         f"joiner.core_{core}.{k}": {"type": "TRELLIS_FF", "connections": {"Q": [n + 2], "DI": [n + 2]}}
         for n, (core, k) in enumerate(product(range(cores), range(size)))
     }
     places = floorplan.anchors({"modules": {TOP: {"attributes": {"top": 1}, "cells": cells}}})
-    assert places and len(set(places.values())) == len(places)
+    assert bool(places) == some and len(set(places.values())) == len(places)
     for place in places.values():
         x, y = map(int, re.fullmatch(r"X(\d+)/Y(\d+)/SLICED\.FF1", place).groups())
         assert x in floorplan.ECP5_85F.columns and y in floorplan.ECP5_85F.rows
