@@ -96,6 +96,10 @@ def popcount(typing, word):
     return types.uint64(types.uint64), generate
 
 
+#: What vectors are read from.
+UNSIGNED = (types.uint32, types.uint64)
+
+
 def counting(count: int, test: str) -> Callable:
     """Makes a function: how many of `count` elements of an array from an index on pass a test.
 
@@ -111,7 +115,7 @@ def counting(count: int, test: str) -> Callable:
             bits = builder.ctpop(builder.bitcast(tested, ir.IntType(count)))
             return builder.zext(bits, ir.IntType(64))
 
-        return types.int64(_side_by_side(array), types.intp, types.uint64), generate
+        return types.int64(_side_by_side(array, UNSIGNED), types.intp, types.uint64), generate
 
     return passing
 
@@ -130,16 +134,17 @@ def widening(count: int) -> Callable:
             builder.store(raised, *_vector(context, builder, signature, arguments, 3, count))
             return context.get_dummy_value()
 
-        kinds = _side_by_side(array), types.intp, types.int64, _side_by_side(target), types.intp
-        return types.void(*kinds), generate
+        array, target = _side_by_side(array, UNSIGNED), _side_by_side(target, (types.int64,))
+        return types.void(array, types.intp, types.int64, target, types.intp), generate
 
     return write
 
 
-def _side_by_side(array: types.Array) -> types.Array:
-    """Refuses arrays that are no vectors in memory, and signed numbers, which are widened in another way."""
-    if array.layout != "C" or array.dtype not in (types.uint32, types.uint64, types.int64):
-        raise TypingError(f"vectors are of unsigned numbers that lie side by side, not of {array}")
+def _side_by_side(array: types.Array, kinds: tuple) -> types.Array:
+    """Refuses arrays of other kinds of elements, which are widened in another way, and those with gaps."""
+    if array.layout != "C" or array.dtype not in kinds:
+        names = " or ".join(map(str, kinds))
+        raise TypingError(f"vectors are of {names}, side by side in memory, not of {array}")
     return array
 
 

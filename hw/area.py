@@ -87,6 +87,16 @@ class Area:
         return self.logic + self.ram
 
 
+def writers(area: Area) -> int:
+    """LUTs of an ECP5 that write into those that store: two for every four."""
+    return area.ram // 2
+
+
+def taken(area: Area) -> int:
+    """LUTs of an ECP5 that nothing else can use."""
+    return area.luts + writers(area)
+
+
 def measure(parameters: Parameters) -> Area:
     """Maps a joiner for Virtex-6 and counts its cells."""
     return mapped(emit(parameters), parameters.name)

@@ -13,7 +13,7 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from . import route, timing, tools
-from .area import mapped
+from .area import mapped, taken
 from .dimension import Dimension
 from .flit_merger import FlitMerger
 from .joiner import joiner
@@ -69,7 +69,7 @@ def row(name: str, lanes: int) -> tuple:
         area.flip_flops,
         area.block_rams,
         area.luts / lanes,
-        timing.taken(timed.area),
+        taken(timed.area),
         timed.area.flip_flops,
         timed.area.block_rams,
         *rates,

@@ -20,7 +20,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from .area import area_of
+from .area import area_of, taken
+from .route import top_of
 
 #: The cells of a core, by name: its number is the first group.
 _CORE = re.compile(r"\w+\.(?:cores\.)?(?:core|node|block)_(\d+)\.")
@@ -76,8 +77,7 @@ def anchors(netlist: dict, tiles: Tiles = ECP5_85F) -> dict[str, str]:
 
     There are none if there are no cores, or no room.
     """
-    module = next(one for one in netlist["modules"].values() if "top" in one["attributes"])
-    cells = module["cells"]
+    cells = top_of(netlist)["cells"]
     registers = {name: cell for name, cell in cells.items() if cell["type"] == "TRELLIS_FF"}
     held = {bit for cell in registers.values() for bit in cell["connections"]["Q"]}
     sizes, candidates = Counter(), defaultdict(list)
@@ -93,7 +93,7 @@ def anchors(netlist: dict, tiles: Tiles = ECP5_85F) -> dict[str, str]:
 
     # As few tiles as hold all, around the middle.
     area = area_of(Counter(cell["type"] for cell in cells.values()))
-    share = max(area.luts + area.ram // 2, area.flip_flops) / tiles.cells
+    share = max(taken(area), area.flip_flops) / tiles.cells
     if share > FULLEST:
         return {}
     wide, high = (round(len(side) * math.sqrt(share / DENSITY)) for side in (tiles.columns, tiles.rows))
@@ -117,7 +117,7 @@ def anchors(netlist: dict, tiles: Tiles = ECP5_85F) -> dict[str, str]:
 def anchor(path: Path) -> None:
     """Gives the registers of a netlist in a file their places."""
     netlist = json.loads(path.read_text())
-    module = next(one for one in netlist["modules"].values() if "top" in one["attributes"])
+    cells = top_of(netlist)["cells"]
     for name, place in anchors(netlist).items():
-        module["cells"][name]["attributes"]["BEL"] = place
+        cells[name]["attributes"]["BEL"] = place
     path.write_text(json.dumps(netlist))

@@ -145,6 +145,11 @@ def synthesise(
     return folder / "netlist.json"
 
 
+def top_of(netlist: dict) -> dict:
+    """The top module of a netlist, as yosys wrote it."""
+    return next(module for module in netlist["modules"].values() if "top" in module["attributes"])
+
+
 def place(
     netlist: Path,
     *,
@@ -249,8 +254,7 @@ def _steps(path: list[dict], sources: dict[str, tuple[str, ...]]) -> tuple[Step,
 
 def _sources(netlist: Path) -> dict[str, tuple[str, ...]]:
     """The lines of our source for each net that a netlist names."""
-    modules = json.loads(netlist.read_text())["modules"].values()
-    nets = next(module["netnames"] for module in modules if "top" in module["attributes"])
+    nets = top_of(json.loads(netlist.read_text()))["netnames"]
     return {
         name: tuple(dict.fromkeys(re.findall(r"\bhw/\w+\.py:\d+", net["attributes"].get("src", ""))))
         for name, net in nets.items()

@@ -14,11 +14,11 @@ from pathlib import Path
 import matplotlib
 
 from . import timing
-from .area import KEY, PAPER
+from .area import KEY, PAPER, taken, writers
 from .dimension import Dimension
 from .errors import ToolError, TouchlineError
 from .parameters import ARCHITECTURES, Parameters
-from .timing import Design, Timed, taken, writers
+from .timing import Design, Timed
 
 matplotlib.use("Agg")  # needs no screen
 import matplotlib.pyplot as plt

@@ -23,7 +23,7 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from . import floorplan, route, tools
-from .area import CONFIGURATIONS, HEADERS, Area, columns
+from .area import CONFIGURATIONS, HEADERS, Area, columns, taken
 from .errors import ParameterError, TouchlineError
 from .kept import Record, kept
 from .parameters import Parameters
@@ -36,16 +36,6 @@ ASKED_MHZ = 200
 CORES = (4, 16)
 #: What has been measured, for whoever goes on elsewhere.
 RECORD = Path("docs/measured.json")
-
-
-def writers(area: Area) -> int:
-    """LUTs of an ECP5 that write into those that store: two for every four."""
-    return area.ram // 2
-
-
-def taken(area: Area) -> int:
-    """LUTs of an ECP5 that nothing else can use."""
-    return area.luts + writers(area)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from numba.core.errors import TypingError
 
 from host.bisort import (
     BUFFER,
@@ -26,7 +27,7 @@ from host.bisort import (
 )
 from host.choice import STRUCTURES, Shares, Statistics, choose_order, choose_structure
 from host.columns import Layout
-from host.compiled import compiled
+from host.compiled import compiled, counting
 from host.engine import Batch, Engine
 from host.llat import SIGMA, Table, partitions
 from host.plan import SpecDimension
@@ -307,6 +308,14 @@ def test_a_search_may_begin_anywhere(highest, rng):
         assert searched(keys, heads, first, last, at, value) == wanted
 
 
+@pytest.mark.parametrize("array", [np.arange(64, dtype=np.uint64)[::4], np.arange(64, dtype=np.int64)])
+def test_vectors_are_of_unsigned_numbers_without_gaps(array):
+    below = counting(PART, "<")
+    words = r"vectors are of uint32 or uint64, side by side in memory, not of "
+    with pytest.raises(TypingError, match=words):
+        compiled(lambda keys: below(keys, 0, np.uint64(8)))(array)
+
+
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize(
     "lowest, highest, kind",
@@ -358,8 +367,9 @@ def test_searches_that_go_ahead_find_what_single_ones_do(lowest, highest, kind, 
             if code >= begin and at < last and (not bounded or keys[at] <= highs[code])
         ]
         # The first key may be that of the next part, which is not looked at yet.
-        assert [one for one in told if one in set(wanted)] == wanted
-        assert all(at % PART == 0 and at - PART >= first for _, at in set(told) - set(wanted))
+        due = set(wanted)
+        assert [one for one in told if one in due] == wanted
+        assert all(at % PART == 0 and at - PART >= first for _, at in set(told) - due)
         ends = last * np.ones(len(codes), np.int64)
         if bounded:
             ends = first + np.searchsorted(keys[first:last], highs, "right")
