@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .columns import Layout
-from .compiled import compiled, counting, inlined, popcount, prefetch, spread, stretches, widening
+from .compiled import compiled, counting, fetching, inlined, popcount, spread, stretches, widening
 from .nested import HIGHEST, LOWEST, above, grown, leading, listed, match_boxes, match_points
 
 #: Tuples per entry of the index: a cache line of keys, or half of one.
@@ -61,6 +61,8 @@ AHEAD = 512
 #: Searches that take a step together: while a group is looked up in the index, the one before it is sought in
 #: the keys, and what the one before that has found is listed; all of it has come into the cache meanwhile.
 GROUP = 192
+#: How many searches ahead a line of a group comes into the nearest cache.
+SOON = 12
 #: Searches in what is noted, which take all steps at once: so many that the few that find something wait for
 #: memory together.
 NOTED_GROUP = 2048
@@ -101,6 +103,8 @@ class Order:
 _below, _heads_below = counting(PART, "<"), counting(PARTS, "<")
 #: How many of the next keys are up to a bound, and their numbers, written to where pairs are listed.
 _up_to, _take = counting(TAKEN, "<="), widening(TAKEN)
+#: Into all caches, or only into those behind the nearest, which wait for more lines at a time.
+_fetch_near, _fetch_far = fetching(3), fetching(2)
 
 
 @inlined
@@ -199,7 +203,7 @@ def _list(keys, ids, base, at, near, high, number, dense, numbers, others, found
     return at, found
 
 
-@compiled
+@inlined
 def _walk_each(
     keys, tested, ids, base, heads, origin, first, last, part, codes, reach, highs, bounded, probes, begin,
     ahead, end, parts, sought, starts, hits, left, left_at, numbers, others, found, pairs,
@@ -214,13 +218,17 @@ def _walk_each(
     first. Of the group before that, which made `hits` of these, SHORT tuples at most are listed for each;
     where there may be more, it is noted in `left` and `left_at`. So lines of the index, of keys and of
     numbers are asked for at an even rate, and are there when the next step needs them; as are those of
-    `tested`, the first column that candidates are tested by, or the keys if there is none.
+    `tested`, the first column that candidates are tested by, or the keys if there is none. A group ahead
+    they are asked for only into caches behind the nearest, which waits for few lines at a time.
 
     Returns the hits, the part reached, how many searches are left, and how many tuples have been found.
     """
     probe_ids, probe_base = probes
     final, kept, lefts = (last - 1) // PART, 0, 0
     for i in range(GROUP):
+        soon = min(i + SOON, GROUP - 1)
+        _fetch_near(keys, parts[soon])
+        _fetch_near(ids, starts[soon])
         if i < hits:
             probe, at = sought[i], starts[i]
             high = above(highs[probe], origin) if bounded else HIGHEST
@@ -250,11 +258,11 @@ def _walk_each(
             # What is listed soon comes into the cache now; no branch, because none could be foretold.
             place = first + (at - first) * hit
             until = min(place + TAKEN, last) - 1
-            prefetch(ids, place)
-            prefetch(ids, until)
-            prefetch(keys, until)
-            prefetch(tested, place)
-            prefetch(tested, until)
+            _fetch_far(ids, place)
+            _fetch_far(ids, until)
+            _fetch_far(keys, until)
+            _fetch_far(tested, place)
+            _fetch_far(tested, until)
         if ahead + i < end:
             code = codes[ahead + i]
             value = above(code - min(reach, code), origin)
@@ -269,8 +277,8 @@ def _walk_each(
             if skipped == PARTS:
                 part = _leap(heads, part, final, value)
             parts[i] = part * PART
-            prefetch(keys, part * PART)
-            prefetch(heads, min(part + AHEAD, final))
+            _fetch_far(keys, part * PART)
+            _fetch_far(heads, min(part + AHEAD, final))
     return kept, part, lefts, found
 
 
@@ -300,7 +308,7 @@ def _find_each(keys, tested, ids, noted, origin, codes, begin, end, sought, foun
     for i in range(begin, end):
         at = above(codes[i], origin) >> shift
         word = at >> np.uint64(6)
-        prefetch(starts, word)
+        _fetch_near(starts, word)
         sought[wanted] = i
         if word < words:
             wanted += np.int64(bits[word] >> (at & np.uint64(63)) & np.uint64(1))
@@ -310,7 +318,7 @@ def _find_each(keys, tested, ids, noted, origin, codes, begin, end, sought, foun
         # There is a key for each bit before this one: mostly that is all, and this is the place.
         before = bits[word] & ((np.uint64(1) << (at & np.uint64(63))) - np.uint64(1))
         found[j] = np.int64(starts[word]) + np.int64(popcount(before))
-        prefetch(keys, found[j])
+        _fetch_near(keys, found[j])
     for j in range(wanted):
         i = sought[j]
         value = above(codes[i], origin)
@@ -321,8 +329,8 @@ def _find_each(keys, tested, ids, noted, origin, codes, begin, end, sought, foun
             at += 1
         sought[count], found[count] = i, at
         count += at < until and keys[at] == value
-        prefetch(ids, min(at, until - 1))
-        prefetch(tested, min(at, until - 1))
+        _fetch_near(ids, min(at, until - 1))
+        _fetch_near(tested, min(at, until - 1))
     return count
 
 
@@ -802,7 +810,7 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
     stripes = offsets.shape[1] - 1
     at = np.empty(stripes, np.int64)
     searched, group = stripes == 1 and key >= 0, NOTED_GROUP if len(noted[0]) else GROUP
-    room = np.empty((5, group), np.int64)
+    room = np.zeros((5, group), np.int64)
     parts, sought, starts, left, left_at = room[0], room[1], room[2], room[3], room[4]
     lowest_stripe, highest_stripe = 0, 0
     for task in range(len(tasks)):
@@ -915,7 +923,7 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     at = offsets[:stripes].copy()
     reached = at[0] // PART
     searched, group = stripes == 1 and key >= 0, NOTED_GROUP if len(noted[0]) else GROUP
-    room = np.empty((5, group), np.int64)
+    room = np.zeros((5, group), np.int64)
     parts, sought, starts, left, left_at = room[0], room[1], room[2], room[3], room[4]
     # Where all boxes are equally wide, two searches decide; else only that a box may reach the point.
     reach = widest[max(key, 0)]

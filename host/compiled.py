@@ -67,23 +67,29 @@ compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
 inlined = numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 
 
-@intrinsic
-def prefetch(typing, array, index):
-    """Has the cache line of an element brought in, while what follows goes on."""
+def fetching(nearness: int) -> Callable:
+    """Makes a procedure: the cache line of an element is brought in, while what follows goes on.
 
-    def generate(context, builder, signature, arguments):
-        kind = signature.args[0]
-        view = context.make_array(kind)(context, builder, arguments[0])
-        place = cgutils.get_item_pointer(context, builder, kind, view, [arguments[1]], wraparound=False)
-        place = builder.bitcast(place, ir.IntType(8).as_pointer())
-        number = ir.IntType(32)
-        called = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
-        function = cgutils.get_or_insert_function(builder.module, called, "llvm.prefetch.p0")
-        # To be read, kept in all caches, data.
-        builder.call(function, [place, number(0), number(3), number(1)])
-        return context.get_dummy_value()
+    3 is into all caches, 2 into all but the nearest.
+    """
 
-    return types.void(array, types.intp), generate
+    @intrinsic
+    def fetch(typing, array, index):
+        def generate(context, builder, signature, arguments):
+            kind = signature.args[0]
+            view = context.make_array(kind)(context, builder, arguments[0])
+            place = cgutils.get_item_pointer(context, builder, kind, view, [arguments[1]], wraparound=False)
+            place = builder.bitcast(place, ir.IntType(8).as_pointer())
+            number = ir.IntType(32)
+            called = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
+            function = cgutils.get_or_insert_function(builder.module, called, "llvm.prefetch.p0")
+            # To be read; how near; data.
+            builder.call(function, [place, number(0), number(nearness), number(1)])
+            return context.get_dummy_value()
+
+        return types.void(array, types.intp), generate
+
+    return fetch
 
 
 @intrinsic
