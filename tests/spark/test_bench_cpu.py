@@ -121,6 +121,37 @@ def test_verdicts(tmp_path, monkeypatch, capsys):
     assert f"not run: counting {asked} takes more than 90 s" in capsys.readouterr().out
 
 
+def test_growth_is_the_median_of_turns(tmp_path, monkeypatch, capsys):
+    """A turn on a machine that is twice as slow changes nothing; a window that is always slow does."""
+    monkeypatch.setattr(bench_cpu, "KEPT", tmp_path / "kept.jsonl")
+    measured = 0
+
+    def measure(name, arguments):
+        nonlocal measured
+        turn, measured = measured // len(bench_cpu.WINDOWS), measured + 1
+        *_, margin, window, _ = arguments
+        if margin and window == 256:
+            return {"why": "more than 600 s"} if turn % bench_cpu.TURNS == 7 else {"cpu": 1, "bytes": 0.5}
+        # One measurement alone comes out at a tenth.
+        lucky = 0.1 if measured == 2 else 1
+        return {"cpu": 0.01 * lucky * (1 + turn % 2) * (1.3 if window >= 128 else 1.0), "bytes": 0.5}
+
+    monkeypatch.setattr(bench_cpu, "_measured", measure)
+    run = bench_cpu.Run(resume=False)
+    bench_cpu.growth(run)
+    what = "CPU per tuple as the window doubles"
+    assert run.verdicts == [
+        (f"equality: {what}", "at most 1.2 times", "1.30", "NO"),
+        (f"band: {what}", "at most 1.2 times", "inf", "NO"),
+    ]
+    shown = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("equality")]
+    assert [line[-2] for line in shown[1:]] == ["1.00", "1.30", "1.00"]
+    monkeypatch.setattr(bench_cpu, "_measured", lambda name, arguments: {"cpu": 0.01, "bytes": 0.5})
+    run = bench_cpu.Run(resume=False)
+    bench_cpu.growth(run)
+    assert [enough for *_, enough in run.verdicts] == ["yes", "yes"]
+
+
 def test_cpu_time_has_that_of_children():
     child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
