@@ -61,7 +61,7 @@ AHEAD = 512
 #: Searches that take a step together: while a group is looked up in the index, the one before it is sought in
 #: the keys, and what the one before that has found is listed; all of it has come into the cache meanwhile.
 GROUP = 192
-#: How many searches ahead a line of a group comes into the nearest cache.
+#: How many searches ahead lines of keys and of numbers are asked for into the nearest cache.
 SOON = 12
 #: Searches in what is noted, which take all steps at once: so many that the few that find something wait for
 #: memory together.
@@ -219,7 +219,8 @@ def _walk_each(
     where there may be more, it is noted in `left` and `left_at`. So lines of the index, of keys and of
     numbers are asked for at an even rate, and are there when the next step needs them; as are those of
     `tested`, the first column that candidates are tested by, or the keys if there is none. A group ahead
-    they are asked for only into caches behind the nearest, which waits for few lines at a time.
+    they are asked for only into caches behind the nearest, which waits for few lines at a time; those of keys
+    and of numbers come into it SOON searches before.
 
     Returns the hits, the part reached, how many searches are left, and how many tuples have been found.
     """
@@ -810,8 +811,9 @@ def boxes_find_points(points, boxes, hi, negated, tasks, pairs):
     stripes = offsets.shape[1] - 1
     at = np.empty(stripes, np.int64)
     searched, group = stripes == 1 and key >= 0, NOTED_GROUP if len(noted[0]) else GROUP
-    room = np.zeros((5, group), np.int64)
+    room = np.empty((5, group), np.int64)
     parts, sought, starts, left, left_at = room[0], room[1], room[2], room[3], room[4]
+    parts[:GROUP], starts[:GROUP] = 0, 0  # lines are asked for by these before any is sought
     lowest_stripe, highest_stripe = 0, 0
     for task in range(len(tasks)):
         block, begin, end = tasks[task, 0], tasks[task, 1], tasks[task, 2]
@@ -923,8 +925,9 @@ def points_find_boxes(boxes, points, begin, end, hi, negated, wanted, pairs):
     at = offsets[:stripes].copy()
     reached = at[0] // PART
     searched, group = stripes == 1 and key >= 0, NOTED_GROUP if len(noted[0]) else GROUP
-    room = np.zeros((5, group), np.int64)
+    room = np.empty((5, group), np.int64)
     parts, sought, starts, left, left_at = room[0], room[1], room[2], room[3], room[4]
+    parts[:GROUP], starts[:GROUP] = 0, 0  # lines are asked for by these before any is sought
     # Where all boxes are equally wide, two searches decide; else only that a box may reach the point.
     reach = widest[max(key, 0)]
     decided = narrowest[max(key, 0)] == reach
