@@ -64,7 +64,7 @@ GROUP = 192
 #: How many searches ahead lines of keys and of numbers are asked for into the nearest cache.
 SOON = 12
 #: Searches in what is noted, which take all steps at once: so many that the few that find something wait for
-#: memory together.
+#: memory together. Their lines would not all fit into the nearest cache.
 NOTED_GROUP = 2048
 #: How many bits a pass of the radix sort looks at.
 DIGIT = 8
@@ -319,7 +319,7 @@ def _find_each(keys, tested, ids, noted, origin, codes, begin, end, sought, foun
         # There is a key for each bit before this one: mostly that is all, and this is the place.
         before = bits[word] & ((np.uint64(1) << (at & np.uint64(63))) - np.uint64(1))
         found[j] = np.int64(starts[word]) + np.int64(popcount(before))
-        _fetch_near(keys, found[j])
+        _fetch_far(keys, found[j])
     for j in range(wanted):
         i = sought[j]
         value = above(codes[i], origin)
@@ -330,8 +330,8 @@ def _find_each(keys, tested, ids, noted, origin, codes, begin, end, sought, foun
             at += 1
         sought[count], found[count] = i, at
         count += at < until and keys[at] == value
-        _fetch_near(ids, min(at, until - 1))
-        _fetch_near(tested, min(at, until - 1))
+        _fetch_far(ids, min(at, until - 1))
+        _fetch_far(tested, min(at, until - 1))
     return count
 
 
